@@ -25,7 +25,7 @@ pub trait StoredObject {
     /// Its metadata.
     fn meta(&self) -> &ObjectMeta;
 
-    /// A second index key for [`Store::by_index_key`]: the node of a pod.
+    /// A second index key for [`Store::by_index_key`].
     fn index_key(&self) -> Option<&str> {
         None
     }
@@ -107,7 +107,7 @@ impl<K: StoredObject> Store<K> {
         here.filter_map(|(namespace, name)| self.get(namespace, name))
     }
 
-    /// The objects with this [`StoredObject::index_key`]: the pods of a node, the claims of a volume.
+    /// The objects with this [`StoredObject::index_key`]: pods and attachments of a node, claims of a volume, volumes with a `claimRef` of this name.
     pub fn by_index_key<'a>(
         &'a self,
         place: &str,

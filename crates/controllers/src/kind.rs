@@ -309,7 +309,8 @@ kinds! {
     ConfigMap config_maps core::ConfigMap;
     Event events core::Event;
     ReplicationController replication_controllers core::ReplicationController;
-    PersistentVolume persistent_volumes core::PersistentVolume;
+    PersistentVolume persistent_volumes core::PersistentVolume,
+        index |volume| volume.spec.as_ref()?.claim_ref.as_ref()?.name.as_deref();
     PersistentVolumeClaim persistent_volume_claims core::PersistentVolumeClaim,
         index |claim| claim.spec.as_ref()?.volume_name.as_deref();
     Service services core::Service;
@@ -326,6 +327,11 @@ kinds! {
     Lease leases coordination::Lease;
     StorageClass storage_classes storage::StorageClass;
     VolumeAttributesClass volume_attributes_classes storage::VolumeAttributesClass;
+    CSIDriver csi_drivers storage::CSIDriver;
+    CSINode csi_nodes storage::CSINode;
+    CSIStorageCapacity csi_storage_capacities storage::CSIStorageCapacity;
+    VolumeAttachment volume_attachments storage::VolumeAttachment,
+        index |attachment| Some(&attachment.spec.node_name);
 }
 
 impl Kind {

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`NodeController`] | creates nodes, keeps them Ready |
 //! | [`NodeLeaseController`] | renews their leases |
+//! | [`CsiNodeController`] | registers a CSI driver on them |
 //! | [`PodController`] | starts the pods bound to them, completes them, and removes them when they are deleted |
 //! | [`StageController`] | plays KWOK stages, in place of the built-in lifecycle |
 //!
@@ -17,6 +18,7 @@ pub mod lifecycle;
 pub mod node_template;
 pub mod stage;
 
+mod csi_node;
 mod node;
 mod node_lease;
 mod pod;
@@ -28,12 +30,14 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
+pub use csi_node::CsiNodeController;
 pub use node::NodeController;
 pub use node_lease::NodeLeaseController;
 pub use pod::PodController;
 pub use stage_controller::StageController;
 
 use crate::controller::Controller;
+use crate::csi::CsiDriver;
 use crate::kind::Kind;
 use crate::meta;
 use stage::Stage;
@@ -71,6 +75,8 @@ pub struct KubeletOptions {
     pub lease: Duration,
     /// KWOK stages of nodes and pods. A kind without stages has the built-in lifecycle.
     pub stages: Vec<Stage>,
+    /// A simulated CSI driver to register on the nodes.
+    pub csi_driver: Option<CsiDriver>,
     /// Seed of the random number generator for jitter.
     pub seed: u64,
 }
@@ -82,6 +88,7 @@ impl Default for KubeletOptions {
             managed: ManagedNodes::default(),
             lease: Duration::from_secs(40),
             stages: Vec::new(),
+            csi_driver: None,
             seed: 0,
         }
     }
@@ -89,7 +96,7 @@ impl Default for KubeletOptions {
 
 /// The controllers that simulate kubelets.
 pub fn kubelet_controllers(options: KubeletOptions) -> Vec<Box<dyn Controller>> {
-    let KubeletOptions { nodes, managed, lease, stages, seed } = options;
+    let KubeletOptions { nodes, managed, lease, stages, csi_driver, seed } = options;
     let has_stages = |kind: Kind| stages.iter().any(|stage| stage.kind == kind);
     let staged = |kind: Kind| Box::new(StageController::new(kind, &stages, managed.clone(), seed));
     let heartbeat = if lease.is_zero() { node::HEARTBEAT_WITHOUT_LEASES } else { node::HEARTBEAT };
@@ -99,6 +106,9 @@ pub fn kubelet_controllers(options: KubeletOptions) -> Vec<Box<dyn Controller>> 
         all.push(Box::new(NodeLeaseController::new(managed.clone(), lease, seed)));
     }
     all.push(Box::new(NodeController::new(nodes, managed.clone(), heartbeat)));
+    if let Some(driver) = csi_driver {
+        all.push(Box::new(CsiNodeController::new(driver, managed.clone())));
+    }
     if has_stages(Kind::Node) {
         all.push(staged(Kind::Node));
     }

@@ -12,12 +12,14 @@
 //! | [`manager`] | all controllers of a cluster |
 //! | [`driver`] | connects the runner to an API server: watches, connections, a clock |
 //! | [`kubelet`] | simulated kubelets |
+//! | [`csi`] | simulated CSI drivers |
 //!
 //! A controller is a pure function from the cache to requests. The runner does the rest: it retries what failed,
 //! and reconciles a key again only when the cache shows the controller's own writes.
 
 pub mod cache;
 pub mod controller;
+pub mod csi;
 pub mod driver;
 pub mod dynamic_kind;
 pub mod kind;
@@ -28,10 +30,12 @@ pub mod request;
 pub mod runner;
 pub mod served_kinds;
 
+mod claim_events;
 mod cron_job;
 mod daemon_set;
 mod deployment;
 mod disruption;
+mod ephemeral_volume;
 mod expectations;
 mod garbage_collector;
 mod history;
@@ -45,6 +49,7 @@ mod resource_quota;
 mod result_builder;
 mod service_account;
 mod stateful_set;
+mod storage_objects;
 mod storage_protection;
 mod taint_eviction;
 #[cfg(test)]

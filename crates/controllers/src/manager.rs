@@ -2,9 +2,11 @@
 
 use crate::controller::Controller;
 use crate::cron_job::CronJobController;
+use crate::csi::{CsiDriver, VolumeAttachmentController, VolumeProvisioner};
 use crate::daemon_set::DaemonSetController;
 use crate::deployment::DeploymentController;
 use crate::disruption::DisruptionController;
+use crate::ephemeral_volume::EphemeralVolumeController;
 use crate::garbage_collector::GarbageCollector;
 use crate::job::JobController;
 use crate::namespace::NamespaceController;
@@ -25,10 +27,12 @@ use crate::taint_eviction::TaintEvictionController;
 pub struct ControllerOptions {
     /// The CA certificate of the API server, in PEM. If set, it is published in every namespace in the ConfigMap `kube-root-ca.crt`.
     pub root_ca: Option<String>,
+    /// The driver whose CSIStorageCapacities are published and limit its volumes.
+    pub csi_driver: Option<CsiDriver>,
 }
 
-/// All controllers: Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs, PersistentVolumes and their protection, disruption
-/// budgets, node lifecycle, taint eviction, garbage collection, namespaces, resource quotas, service accounts.
+/// All controllers: Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs, PersistentVolumes with their provisioning,
+/// attachment and protection, disruption budgets, node lifecycle, taint eviction, garbage collection, namespaces, resource quotas, service accounts.
 pub fn all_controllers(options: ControllerOptions) -> Vec<Box<dyn Controller>> {
     vec![
         Box::<DeploymentController>::default(),
@@ -38,6 +42,9 @@ pub fn all_controllers(options: ControllerOptions) -> Vec<Box<dyn Controller>> {
         Box::<JobController>::default(),
         Box::<CronJobController>::default(),
         Box::<PersistentVolumeController>::default(),
+        Box::new(VolumeProvisioner::new(options.csi_driver)),
+        Box::<VolumeAttachmentController>::default(),
+        Box::<EphemeralVolumeController>::default(),
         Box::new(VolumeProtectionController),
         Box::new(VolumeAttributesClassProtectionController),
         Box::<DisruptionController>::default(),
@@ -63,7 +70,10 @@ mod tests {
     /// A namespace with one of each, all controllers at once.
     #[test]
     fn all_controllers_work_together_and_become_idle() {
-        let mut bench = bench(all_controllers(ControllerOptions { root_ca: Some("PEM".into()) }));
+        let mut bench = bench(all_controllers(ControllerOptions {
+            root_ca: Some("PEM".into()),
+            csi_driver: Some(CsiDriver::default()),
+        }));
         bench.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}));
         bench.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
             "status": {"conditions": [{"type": "Ready", "status": "True"}]}}));

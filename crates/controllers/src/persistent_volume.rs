@@ -1,59 +1,45 @@
-//! Binds claims to PersistentVolumes: to the best existing one, or to one from a simulated provisioner.
+//! Binds claims to PersistentVolumes: to the best existing one, or to one from the claim's [provisioner](crate::csi).
 //!
 //! | | |
 //! | --- | --- |
 //! | writes | PersistentVolumes and PersistentVolumeClaims, Events |
 //! | upstream | `pkg/controller/volume/persistentvolume`, 1.36 |
-//! | deviations | every provisioner is simulated: volumes are created and deleted immediately; nothing is recycled |
+//! | deviations | nothing is recycled; the Event of a claim that waits for its first consumer does not name pods |
 
 mod matching;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    CSIPersistentVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim,
-    PersistentVolumeClaimSpec, PersistentVolumeSpec, PersistentVolumeStatus,
+    ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec,
+    PersistentVolumeStatus,
 };
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::cache::Cache;
+use crate::claim_events::{ClaimEvent, ClaimEvents};
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind};
 use crate::meta::{annotation_value, is_terminating};
 use crate::result_builder::{ReconcileResultBuilder, omit_empty};
+use crate::storage_objects::{
+    PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONER, claim_ref, reference_to, storage_class_of,
+    volume_name,
+};
 
 const COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+/// The annotations that name the provisioner of a claim's volume.
 const PROVISIONER: [&str; 2] =
-    ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
-/// The annotation in which the scheduler selects the node of a claim that waits for its first consumer.
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+    ["volume.beta.kubernetes.io/storage-provisioner", STORAGE_PROVISIONER];
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// The controller of volumes and claims.
 #[derive(Debug, Default)]
 pub(crate) struct PersistentVolumeController {
-    /// The last Event about each waiting claim.
-    last_events: BTreeMap<Key, WaitingClaimEvent>,
-}
-
-/// The reason why a claim waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct WaitingClaimEvent {
-    is_warning: bool,
-    reason: &'static str,
-    text: String,
-}
-
-impl WaitingClaimEvent {
-    fn warning(reason: &'static str, text: &str) -> Option<WaitingClaimEvent> {
-        Some(WaitingClaimEvent { is_warning: true, reason, text: text.to_owned() })
-    }
+    events: ClaimEvents,
 }
 
 impl Controller for PersistentVolumeController {
@@ -79,11 +65,11 @@ impl Controller for PersistentVolumeController {
                     .new_or_old_typed::<PersistentVolumeClaim>()
                     .and_then(|claim| volume_name(claim));
                 keys.extend(volume.map(|name| Key::new(Kind::PersistentVolume, "", name)));
-                let uid = object.metadata().uid.as_ref();
-                let meant = cache.store::<PersistentVolume>().iter().filter(|volume| {
-                    change.new.is_none()
-                        && claim_ref(volume).is_some_and(|one| one.uid.as_ref() == uid)
-                });
+                let claim = object.key();
+                let volumes = cache.store::<PersistentVolume>();
+                let meant = volumes
+                    .by_index_key(&claim.name)
+                    .filter(|volume| claim_ref(volume).is_some_and(|one| claim_key(one) == claim));
                 keys.extend(meant.map(|volume| Key::from_object(&**volume)));
                 keys
             }
@@ -107,34 +93,13 @@ impl Controller for PersistentVolumeController {
                 keep_volume(volume, cache, &mut writes);
             }
         } else if let Some(claim) = cache.get::<PersistentVolumeClaim>(&key.namespace, &key.name) {
-            match keep_claim(claim, cache, &mut writes) {
-                None => {
-                    self.last_events.remove(key);
-                }
-                Some(event) if self.last_events.get(key) == Some(&event) => {}
-                Some(event) => {
-                    let text = event.text.clone();
-                    if event.is_warning {
-                        writes.warning(&**claim, event.reason, text);
-                    } else {
-                        writes.event(&**claim, event.reason, text);
-                    }
-                    self.last_events.insert(key.clone(), event);
-                }
-            }
+            let event = keep_claim(claim, cache, &mut writes);
+            self.events.record(claim, event, &mut writes);
         } else {
-            self.last_events.remove(key);
+            self.events.forget(key);
         }
         writes.build()
     }
-}
-
-fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
-    claim.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())
-}
-
-fn claim_ref(volume: &PersistentVolume) -> Option<&ObjectReference> {
-    volume.spec.as_ref()?.claim_ref.as_ref()
 }
 
 fn claim_key(claim: &ObjectReference) -> Key {
@@ -158,7 +123,7 @@ fn keep_claim(
     claim: &PersistentVolumeClaim,
     cache: &Cache,
     writes: &mut ReconcileResultBuilder,
-) -> Option<WaitingClaimEvent> {
+) -> Option<ClaimEvent> {
     if is_terminating(&claim.metadata) {
         return None;
     }
@@ -170,7 +135,7 @@ fn keep_claim(
         None if annotation_value(&claim.metadata, COMPLETED).is_some() => {
             say_phase(claim, "Lost", writes);
             let text = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
-            return WaitingClaimEvent::warning("ClaimLost", text);
+            return Some(ClaimEvent::warning("ClaimLost", text));
         }
         // Another claim has it, or it does not exist yet.
         Some(_) | None => say_phase(claim, "Pending", writes),
@@ -184,20 +149,22 @@ fn find_volume(
     spec: &PersistentVolumeClaimSpec,
     cache: &Cache,
     writes: &mut ReconcileResultBuilder,
-) -> Option<WaitingClaimEvent> {
+) -> Option<ClaimEvent> {
     let volumes = cache.store::<PersistentVolume>();
-    if let Some(volume) = volumes.iter().find(|volume| is_for(volume, claim)) {
+    let mut with_claim_ref =
+        volumes.by_index_key(claim.metadata.name.as_deref().unwrap_or_default());
+    if let Some(volume) = with_claim_ref.find(|volume| is_for(volume, claim)) {
         bind(claim, spec, volume, writes);
         return None;
     }
-    let class_name = matching::storage_class_of(claim);
+    let class_name = storage_class_of(claim);
     let class = cache.get::<StorageClass>("", class_name).map(|class| &**class);
     let waits = class.and_then(|class| class.volume_binding_mode.as_deref())
         == Some("WaitForFirstConsumer");
     if waits && annotation_value(&claim.metadata, SELECTED_NODE).is_none() {
         say_phase(claim, "Pending", writes);
-        let text = "waiting for first consumer to be created before binding".to_owned();
-        return Some(WaitingClaimEvent { is_warning: false, reason: "WaitForFirstConsumer", text });
+        let text = "waiting for first consumer to be created before binding";
+        return Some(ClaimEvent::normal("WaitForFirstConsumer", text));
     }
     // Where a pod chose the node, the scheduler has looked at the volumes that are there.
     if !waits
@@ -207,24 +174,43 @@ fn find_volume(
         set_claim_ref(claim, volume, writes);
         return None;
     }
-    if let Some(class) = class.filter(|class| class.provisioner != NO_PROVISIONER) {
-        provision(claim, spec, class, writes);
+    say_phase(claim, "Pending", writes);
+    match class {
+        Some(class) if class.provisioner != NO_PROVISIONER => {
+            request_provisioning(claim, &class.provisioner, writes)
+        }
+        Some(_) => {
+            let text = "no volume plugin matched name: kubernetes.io/no-provisioner";
+            Some(ClaimEvent::warning("ProvisioningFailed", text))
+        }
+        None if class_name.is_empty() => {
+            let text = "no persistent volumes available for this claim and no storage class is set";
+            Some(ClaimEvent::normal("FailedBinding", text))
+        }
+        None => {
+            let text = format!("storageclass.storage.k8s.io \"{class_name}\" not found");
+            Some(ClaimEvent::warning("ProvisioningFailed", text))
+        }
+    }
+}
+
+/// Names the provisioner in the claim, for which the [provisioner](crate::csi) watches.
+fn request_provisioning(
+    claim: &PersistentVolumeClaim,
+    driver: &str,
+    writes: &mut ReconcileResultBuilder,
+) -> Option<ClaimEvent> {
+    if PROVISIONER.iter().any(|key| annotation_value(&claim.metadata, key) != Some(driver)) {
+        let mut changed = claim.clone();
+        PROVISIONER.iter().for_each(|key| annotate(&mut changed.metadata, key, driver));
+        writes.update(&changed);
         return None;
     }
-    say_phase(claim, "Pending", writes);
-    if class_name.is_empty() {
-        let text =
-            "no persistent volumes available for this claim and no storage class is set".to_owned();
-        return Some(WaitingClaimEvent { is_warning: false, reason: "FailedBinding", text });
-    }
-    if class.is_none() {
-        let text = format!("storageclass.storage.k8s.io \"{class_name}\" not found");
-        return WaitingClaimEvent::warning("ProvisioningFailed", &text);
-    }
-    WaitingClaimEvent::warning(
-        "ProvisioningFailed",
-        "no volume plugin matched name: kubernetes.io/no-provisioner",
-    )
+    let text = format!(
+        "Waiting for a volume to be created either by the external provisioner '{driver}' or manually by the system administrator. \
+         If volume creation is delayed, please verify that the provisioner is running and correctly registered."
+    );
+    Some(ClaimEvent::normal("ExternalProvisioning", text))
 }
 
 /// Sets a claim's phase.
@@ -244,25 +230,13 @@ fn set_claim_ref(
 ) {
     let mut changed = volume.clone();
     let Some(spec) = &mut changed.spec else { return };
-    spec.claim_ref = Some(reference(claim));
+    spec.claim_ref = Some(reference_to(claim));
     annotate(&mut changed.metadata, BY_CONTROLLER, "yes");
     writes.update(&changed);
 }
 
 fn annotate(meta: &mut ObjectMeta, key: &str, value: &str) {
     meta.annotations.get_or_insert_default().insert(key.to_owned(), value.to_owned());
-}
-
-fn reference(claim: &PersistentVolumeClaim) -> ObjectReference {
-    ObjectReference {
-        api_version: omit_empty("v1"),
-        kind: omit_empty("PersistentVolumeClaim"),
-        name: claim.metadata.name.clone(),
-        namespace: claim.metadata.namespace.clone(),
-        uid: claim.metadata.uid.clone(),
-        resource_version: claim.metadata.resource_version.clone(),
-        field_path: None,
-    }
 }
 
 /// Completes a binding on both sides.
@@ -276,7 +250,7 @@ fn bind(
         // Its claimRef had no uid; now it has this claim's.
         let mut changed = volume.clone();
         if let Some(spec) = &mut changed.spec {
-            spec.claim_ref = Some(reference(claim));
+            spec.claim_ref = Some(reference_to(claim));
         }
         return writes.update(&changed);
     }
@@ -303,54 +277,24 @@ fn bind(
     }
 }
 
-/// Provisions a volume as the provisioner of the class would.
-fn provision(
-    claim: &PersistentVolumeClaim,
-    spec: &PersistentVolumeClaimSpec,
-    class: &StorageClass,
-    writes: &mut ReconcileResultBuilder,
-) {
-    let driver = class.provisioner.as_str();
-    if PROVISIONER.iter().any(|key| annotation_value(&claim.metadata, key) != Some(driver)) {
-        let mut changed = claim.clone();
-        PROVISIONER.iter().for_each(|key| annotate(&mut changed.metadata, key, driver));
-        return writes.update(&changed);
+/// Whether a claimRef was written by someone who had seen more claims than the cache has.
+fn is_newer_than_cache(claim: &ObjectReference, cache: &Cache) -> bool {
+    let version = claim.resource_version.as_deref().and_then(|it| it.parse::<u64>().ok());
+    version.is_some_and(|version| version > cache.version(Kind::PersistentVolumeClaim))
+}
+
+/// Releases a volume whose claim has another one.
+fn unbind(volume: &PersistentVolume, writes: &mut ReconcileResultBuilder) {
+    let mut changed = volume.clone();
+    let Some(spec) = &mut changed.spec else { return };
+    let annotations = changed.metadata.annotations.get_or_insert_default();
+    if annotations.remove(BY_CONTROLLER).is_some() {
+        spec.claim_ref = None;
+    } else if let Some(claim) = &mut spec.claim_ref {
+        // The user has reserved it for this claim.
+        (claim.uid, claim.resource_version) = (None, None);
     }
-    let name = format!("pvc-{}", claim.metadata.uid.as_deref().unwrap_or_default());
-    let requests = spec.resources.as_ref().and_then(|one| one.requests.clone());
-    let capacity = requests.into_iter().flatten().filter(|(key, _)| key == "storage").collect();
-    let attributes = BTreeMap::from([(
-        "storage.kubernetes.io/csiProvisionerIdentity".to_owned(),
-        driver.to_owned(),
-    )]);
-    writes.create(&PersistentVolume {
-        metadata: ObjectMeta {
-            name: omit_empty(&name),
-            annotations: Some(BTreeMap::from([(PROVISIONED_BY.to_owned(), driver.to_owned())])),
-            ..ObjectMeta::default()
-        },
-        spec: Some(PersistentVolumeSpec {
-            access_modes: spec.access_modes.clone(),
-            capacity: Some(capacity),
-            claim_ref: Some(reference(claim)),
-            csi: Some(CSIPersistentVolumeSource {
-                driver: driver.to_owned(),
-                volume_handle: name.clone(),
-                volume_attributes: Some(attributes),
-                ..CSIPersistentVolumeSource::default()
-            }),
-            mount_options: class.mount_options.clone(),
-            persistent_volume_reclaim_policy: class
-                .reclaim_policy
-                .clone()
-                .or_else(|| omit_empty("Delete")),
-            storage_class_name: class.metadata.name.clone(),
-            volume_mode: spec.volume_mode.clone(),
-            ..PersistentVolumeSpec::default()
-        }),
-        status: None,
-    });
-    writes.event(claim, "ProvisioningSucceeded", format!("Successfully provisioned volume {name}"));
+    writes.update(&changed);
 }
 
 /// Sets a volume's phase, and reclaims it when its claim is deleted.
@@ -361,16 +305,26 @@ fn keep_volume(volume: &PersistentVolume, cache: &Cache, writes: &mut ReconcileR
     let owner = claim.map(claim_key);
     let owner = owner.and_then(|key| cache.get::<PersistentVolumeClaim>(&key.namespace, &key.name));
     let owner = owner.filter(|one| one.metadata.uid.as_ref() == uid);
+    let before = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+    let is_provisioned = annotation_value(&volume.metadata, PROVISIONED_BY).is_some();
+    let is_deleted_with_claim = spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete");
     let phase = match (claim, uid, owner) {
         (None, ..) | (_, None, _) => "Available",
-        (_, Some(_), Some(owner)) if volume_name(owner) == volume.metadata.name.as_deref() => {
-            "Bound"
+        (_, Some(_), Some(owner)) => match volume_name(owner) {
+            // It is about to be given this one.
+            None => return,
+            Some(name) if Some(name) == volume.metadata.name.as_deref() => "Bound",
+            Some(_) if is_provisioned && is_deleted_with_claim => "Released",
+            Some(_) => return unbind(volume, writes),
+        },
+        // The scheduler may have seen a claim that is not in the cache yet.
+        (Some(claim), Some(_), None)
+            if before != Some("Bound") && is_newer_than_cache(claim, cache) =>
+        {
+            return;
         }
-        // Its claim has been given another, or is about to be given this one.
-        (_, Some(_), Some(_)) => return,
         (_, Some(_), None) => "Released",
     };
-    let before = volume.status.as_ref().and_then(|status| status.phase.as_deref());
     if before != Some(phase) {
         let mut changed = volume.clone();
         changed.status = Some(PersistentVolumeStatus {
@@ -379,13 +333,9 @@ fn keep_volume(volume: &PersistentVolume, cache: &Cache, writes: &mut ReconcileR
         });
         return writes.update_status(&changed);
     }
-    let is_made = annotation_value(&volume.metadata, PROVISIONED_BY).is_some();
-    // Folders below /tmp are the only volumes of people that upstream's controller itself deletes.
+    // Provisioned volumes are deleted by their provisioner; folders below /tmp are the only volumes that upstream's controller itself deletes.
     let is_folder = spec.host_path.as_ref().is_some_and(|it| it.path.starts_with("/tmp/"));
-    if phase == "Released"
-        && (is_made || is_folder)
-        && spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete")
-    {
+    if phase == "Released" && is_folder && is_deleted_with_claim {
         writes.delete(volume);
     }
 }

@@ -135,7 +135,8 @@ impl ReconcileResultBuilder {
     }
 }
 
-fn fnv64(bytes: &[u8]) -> u64 {
+/// A hash for names.
+pub(crate) fn fnv64(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })

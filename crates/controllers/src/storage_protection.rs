@@ -8,7 +8,7 @@
 //! | deviations | pods are searched in the cache only; upstream also lists them from the server |
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use serde_json::json;
 
@@ -17,6 +17,7 @@ use crate::controller::{Controller, ObjectChange, ReconcileResult};
 use crate::kind::{Key, Kind, Object, Typed};
 use crate::meta::{is_controlled_by, is_terminating};
 use crate::result_builder::ReconcileResultBuilder;
+use crate::storage_objects::{claim_name, volumes_of};
 
 const CLAIM: &str = "kubernetes.io/pvc-protection";
 const VOLUME: &str = "kubernetes.io/pv-protection";
@@ -137,19 +138,6 @@ fn hold<K: Typed>(
             writes.patch_meta(object, json!({"finalizers": all}));
         }
         _ => {}
-    }
-}
-
-fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {
-    pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten())
-}
-
-/// The claim of a volume: one that is named, or one that is made for the pod.
-fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
-    match (&volume.persistent_volume_claim, &volume.ephemeral) {
-        (Some(source), _) => Some(source.claim_name.clone()),
-        (None, Some(_)) => Some(format!("{}-{}", pod.metadata.name.as_deref()?, volume.name)),
-        (None, None) => None,
     }
 }
 

@@ -3,22 +3,11 @@
 use k8s_openapi::api::core::v1::{
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use loadmaster_api::Quantity as Size;
 
-use crate::meta::{annotation_value, is_terminating, selector_matches};
-
-const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-
-/// The storage class that a claim asks for; empty for none.
-pub(super) fn storage_class_of(claim: &PersistentVolumeClaim) -> &str {
-    let named = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
-    annotation_value(&claim.metadata, CLASS).or(named).unwrap_or_default()
-}
-
-fn bytes(size: Option<&Quantity>) -> i64 {
-    size.and_then(|size| Size::parse(&size.0).ok()).map_or(0, |size| size.value())
-}
+use crate::meta::{is_terminating, selector_matches};
+use crate::storage_objects::{
+    requested_bytes, storage_class_of, storage_class_of_volume, volume_bytes,
+};
 
 /// The smallest unbound volume that satisfies a claim.
 pub(super) fn find_matching_volume<'a>(
@@ -26,30 +15,28 @@ pub(super) fn find_matching_volume<'a>(
     spec: &PersistentVolumeClaimSpec,
     volumes: impl Iterator<Item = &'a PersistentVolume>,
 ) -> Option<&'a PersistentVolume> {
-    let requests = spec.resources.as_ref().and_then(|one| one.requests.as_ref());
-    let wanted = bytes(requests.and_then(|all| all.get("storage")));
-    let size = |volume: &PersistentVolume| {
-        bytes(volume.spec.as_ref().and_then(|one| one.capacity.as_ref()?.get("storage")))
-    };
+    let wanted = requested_bytes(claim);
     let fits = |volume: &&PersistentVolume| {
         let Some(of_volume) = &volume.spec else { return false };
         let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
+        let attributes_class = |name: &Option<String>| name.clone().unwrap_or_default();
         let modes = of_volume.access_modes.as_deref().unwrap_or_default();
         let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
         of_volume.claim_ref.is_none()
             && phase == Some("Available")
             && !is_terminating(&volume.metadata)
-            && of_volume.storage_class_name.as_deref().unwrap_or_default()
-                == storage_class_of(claim)
+            && storage_class_of_volume(volume) == storage_class_of(claim)
+            && attributes_class(&of_volume.volume_attributes_class_name)
+                == attributes_class(&spec.volume_attributes_class_name)
             && mode(&of_volume.volume_mode) == mode(&spec.volume_mode)
             && spec.access_modes.iter().flatten().all(|mode| modes.contains(mode))
             && spec
                 .selector
                 .as_ref()
                 .is_none_or(|one| selector_matches(one, volume.metadata.labels.as_ref()))
-            && size(volume) >= wanted
+            && volume_bytes(volume) >= wanted
     };
-    volumes.filter(fits).min_by_key(|volume| size(volume))
+    volumes.filter(fits).min_by_key(|volume| volume_bytes(volume))
 }
 
 #[cfg(test)]
@@ -71,6 +58,7 @@ mod tests {
             volume("taken", "1Gi", json!({"claimRef": {"name": "x"}})),
             volume("block", "2Gi", json!({"volumeMode": "Block"})),
             volume("fast", "2Gi", json!({"storageClassName": "fast"})),
+            volume("gold", "2Gi", json!({"volumeAttributesClassName": "gold"})),
         ]);
         let volumes: Vec<PersistentVolume> = from_value(volumes).unwrap();
         let claim: PersistentVolumeClaim =
@@ -95,6 +83,7 @@ mod tests {
         check(with(json!({"storageClassName": "fast"})), Some("fast"));
         check(with(json!({"storageClassName": ""})), Some("middle"));
         check(with(json!({"storageClassName": "slow"})), None);
+        check(with(json!({"volumeAttributesClassName": "gold"})), Some("gold"));
         check(with(json!({"accessModes": ["ReadOnlyMany"]})), Some("middle"));
         check(with(json!({"accessModes": ["ReadWriteMany"]})), None);
         check(with(json!({"selector": {"matchLabels": {"disk": "big"}}})), Some("big"));

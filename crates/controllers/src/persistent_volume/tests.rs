@@ -2,6 +2,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::{Value, json};
 
 use super::PersistentVolumeController;
+use crate::csi::VolumeProvisioner;
 use crate::kind::{Key, Kind};
 use crate::request::{ControllerRequest, Patch};
 use crate::storage_protection::VolumeProtectionController;
@@ -11,6 +12,7 @@ use crate::testkit::ControllerBench;
 fn start() -> ControllerBench {
     let mut bench = bench(vec![
         Box::<PersistentVolumeController>::default(),
+        Box::new(VolumeProvisioner::new(None)),
         Box::new(VolumeProtectionController),
     ]);
     for (name, provisioner, mode) in [
@@ -78,6 +80,7 @@ fn a_volume_is_provisioned_and_deleted_with_its_claim() {
 #[test]
 fn a_claim_waits_for_its_first_consumer() {
     let mut bench = start();
+    bench.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}));
     claim(&mut bench, "later");
     assert_eq!(state(&bench), "Pending -");
     assert_eq!(
@@ -144,6 +147,49 @@ fn without_class_and_volume() {
             "FailedBinding: no persistent volumes available for this claim and no storage class is set"
         ]
     );
+}
+
+#[test]
+fn a_volume_is_released_when_its_claim_gets_another() {
+    let of_claim = |bench: &ControllerBench| {
+        let claim: PersistentVolumeClaim = bench.get("default", "data").unwrap();
+        json!({"namespace": "default", "name": "data", "uid": claim.metadata.uid})
+    };
+    let mut bench = start();
+    volume(&mut bench, "one", json!({}));
+    claim(&mut bench, "local");
+    let claim_ref = of_claim(&bench);
+    volume(&mut bench, "two", json!({"claimRef": claim_ref}));
+    assert_eq!(state(&bench), "Bound one, Bound data, Available data");
+    let two: PersistentVolume = bench.get("", "two").unwrap();
+    assert_eq!(two.spec.unwrap().claim_ref.unwrap().uid, None, "it stays reserved");
+
+    // The scheduler has bound it, and the claim was then bound to the other one.
+    let bound = json!({"metadata": {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}},
+        "spec": {"claimRef": claim_ref}});
+    let key = Key::new(Kind::PersistentVolume, "", "two");
+    bench.send_as_client(&ControllerRequest::patch(key, Patch::Merge(bound)));
+    bench.run_until_idle();
+    assert_eq!(state(&bench), "Bound one, Bound data, Available -");
+}
+
+/// Whoever wrote the claimRef has seen a claim that the controller has not.
+#[test]
+fn a_volume_is_not_released_before_its_claim_is_in_the_cache() {
+    let mut bench = start();
+    claim(&mut bench, "now");
+    bench.delete(Kind::PersistentVolumeClaim, "data");
+    bench.run_until_idle();
+    let claim =
+        json!({"namespace": "default", "name": "data", "uid": "u", "resourceVersion": "1000000"});
+    let made = json!({"claimRef": claim, "persistentVolumeReclaimPolicy": "Delete"});
+    volume(&mut bench, "disk", made);
+    assert_eq!(state(&bench), "Pending data");
+    let older = json!({"spec": {"claimRef": {"resourceVersion": "1"}}});
+    let key = Key::new(Kind::PersistentVolume, "", "disk");
+    bench.send_as_client(&ControllerRequest::patch(key, Patch::Merge(older)));
+    bench.run_until_idle();
+    assert_eq!(state(&bench), "Released data");
 }
 
 #[test]
