@@ -133,6 +133,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
             managed: ManagedNodes { selector: args.manage_nodes_with_label_selector.clone() },
             lease: Duration::from_secs(args.node_lease_duration_seconds),
             stages,
+            csi_driver: None,
             seed,
         });
         let options = driver::DriverOptions { n_calls_max: usize::from(args.parallelism), seed };

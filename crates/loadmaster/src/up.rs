@@ -10,12 +10,14 @@ mod pod_counts;
 mod progress_lines;
 mod recent_decisions;
 mod sample_workload;
+mod storage;
 mod summary;
 
 use std::io::Write;
 
 use jiff::SignedDuration;
 use loadmaster_apiserver::store::StoreLimits;
+use loadmaster_controllers::csi::CsiDriver;
 use loadmaster_daemon::run::service::Service;
 use loadmaster_framework::Registry;
 use loadmaster_stdx::Rng;
@@ -28,7 +30,7 @@ use crate::kubelets::SimulatedNodeArgs;
 use crate::terminal;
 use crate::text::counted;
 use api_client::InProcessApiClient;
-use cluster::{LocalCluster, prepare_scheduler};
+use cluster::{LocalCluster, Simulation, prepare_scheduler};
 use cluster_driver::ClusterDriver;
 use manifests::{Manifest, Notes};
 use sample_workload::{Action, Churn, Millis};
@@ -37,6 +39,7 @@ use sample_workload::{Action, Churn, Millis};
 ///
 /// The cluster has an API server for kubectl and client libraries, the scheduler as in `loadmaster run`, controllers for Deployments, Jobs
 /// and so on, and simulated kubelets (kwok-style): pods start shortly after they were bound, and pods of Jobs succeed after a while.
+/// PersistentVolumeClaims get volumes of a simulated CSI driver.
 ///
 /// On a terminal the cluster runs until q or Ctrl-C is pressed. Without a terminal, and with --exit-when-settled, it stops when it has
 /// settled, unless --stay is given. The exit code is 0 if all pods are assigned, 1 if pods stay pending (also if their scheduler does not
@@ -102,8 +105,12 @@ pub(crate) fn run(
     let mut api =
         InProcessApiClient::new(embedded.server().clone(), embedded.runtime().handle().clone());
     create_nodes(&mut api, &content)?;
+    let csi_driver = CsiDriver::default();
+    storage::create(&mut api, &csi_driver, &content.manifests)
+        .map_err(|error| Failure::invalid_input(error.message))?;
     print_notes(&manifests::create(&mut api, content.manifests, embedded.has_data())?);
-    let cluster = LocalCluster::start(embedded, api, scheduler, services, stages, args.seed)?;
+    let simulation = Simulation { stages, csi_driver, seed: args.seed };
+    let cluster = LocalCluster::start(embedded, api, scheduler, services, simulation)?;
     let head = head(&cluster, content.nodes.len(), out)?;
     let mut driver = ClusterDriver::new(cluster, content.arrivals, content.churn);
     let last = if interactive {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use loadmaster_client::{Cluster as ClusterClient, ClusterOptions, ConnectError};
+use loadmaster_controllers::csi::CsiDriver;
 use loadmaster_controllers::kubelet::stage::Stage;
 use loadmaster_controllers::kubelet::{self, ManagedNodes};
 use loadmaster_controllers::{driver, manager};
@@ -52,6 +53,13 @@ pub(super) struct PreparedScheduler {
     plan: StartupConfig,
 }
 
+/// Options of the controllers and the simulated kubelets.
+pub(super) struct Simulation {
+    pub stages: Vec<Stage>,
+    pub csi_driver: CsiDriver,
+    pub seed: u64,
+}
+
 /// Reads and validates the scheduler's configuration.
 pub(super) fn prepare_scheduler(
     config: &ConfigArgs,
@@ -91,9 +99,9 @@ impl LocalCluster {
         api: InProcessApiClient,
         prepared: PreparedScheduler,
         services: &[Service],
-        stages: Vec<Stage>,
-        seed: u64,
+        simulation: Simulation,
     ) -> CommandResult<LocalCluster> {
+        let Simulation { stages, csi_driver, seed } = simulation;
         let PreparedScheduler { mut plan } = prepared;
         let (log, file) = embedded.create_temporary_file("log")?;
         let kubeconfig = embedded.private_kubeconfig()?;
@@ -111,11 +119,14 @@ impl LocalCluster {
             user_agent: "loadmaster-up".to_owned(),
         };
         let counts = SharedPodCounts::new(profiles);
-        let mut all = manager::all_controllers(manager::ControllerOptions::default());
+        let mut manager_options = manager::ControllerOptions::default();
+        manager_options.csi_driver = Some(csi_driver.clone());
+        let mut all = manager::all_controllers(manager_options);
         all.extend(kubelet::kubelet_controllers(kubelet::KubeletOptions {
             // All nodes of this cluster are simulated.
             managed: ManagedNodes { selector: Some(LabelSelector::default()) },
             stages,
+            csi_driver: Some(csi_driver),
             seed,
             ..kubelet::KubeletOptions::default()
         }));

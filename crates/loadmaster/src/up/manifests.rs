@@ -170,6 +170,12 @@ fn clear(object: &mut Value) {
     }
     // Owners of another cluster do not exist here, so that the object would be garbage collected.
     metadata.remove("ownerReferences");
+    // A volume is bound to the claim of this name.
+    if object["kind"] == "PersistentVolume"
+        && let Some(claim) = object["spec"]["claimRef"].as_object_mut()
+    {
+        claim.retain(|field, _| !matches!(&**field, "uid" | "resourceVersion"));
+    }
     if object["kind"] == "Service"
         && let Some(spec) = object["spec"].as_object_mut()
     {
