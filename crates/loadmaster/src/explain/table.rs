@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use loadmaster_engine::engine::scheduling_state::{LastAttempt, PodSchedulingState, PodState};
 use loadmaster_engine::explain::{
-    DetailsByPlugin, Explanation, NodeExplanation, PreemptionExplanation, Status,
+    DetailsByName, DetailsByPlugin, Explanation, NodeExplanation, PreemptionExplanation, Status,
 };
 
 use super::running_scheduler;
@@ -77,12 +77,13 @@ fn headline(explanation: &Explanation, n_feasible: usize, runs_on: &str) -> Vec<
 
 /// `Gang: members=3, waiting=1; Quota: used=4`.
 fn details(by_plugin: &DetailsByPlugin) -> String {
-    let plugins = by_plugin.iter().map(|(plugin, details)| {
-        let details: Vec<String> =
-            details.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        format!("{plugin}: {}", details.join(", "))
-    });
+    let plugins = by_plugin.iter().map(|(plugin, details)| format!("{plugin}: {}", named(details)));
     plugins.collect::<Vec<_>>().join("; ")
+}
+
+fn named(details: &DetailsByName) -> String {
+    let each = details.iter().map(|(name, value)| format!("{name}={value}"));
+    each.collect::<Vec<_>>().join(", ")
 }
 
 /// One row per feasible node, one column per plugin with a score other than 0.
@@ -165,20 +166,25 @@ fn each(rejected: &[&NodeExplanation]) -> Vec<Line> {
 }
 
 fn groups(rejected: &[&NodeExplanation]) -> Vec<Line> {
-    let mut groups: BTreeMap<(&str, String, &str), Vec<&str>> = BTreeMap::new();
+    let mut groups: BTreeMap<(&str, String, &str), Vec<&NodeExplanation>> = BTreeMap::new();
     for node in rejected {
         let Status { plugin, reasons, .. } = &node.filter;
         let key =
             (plugin.as_deref().unwrap_or("-"), reasons.join(", "), preemption_word(&node.filter));
-        groups.entry(key).or_default().push(&node.name);
+        groups.entry(key).or_default().push(node);
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
     groups.sort_by(|a, b| b.1.len().cmp(&a.1.len()).then_with(|| a.0.cmp(&b.0)));
-    let mut table = reasons_table();
-    for ((plugin, reasons, help), names) in groups.iter().take(N_GROUPS) {
-        let n = grouped(names.len() as u64);
-        let examples = examples(names.iter().copied());
-        table.row(Style::Plain, [n.as_str(), plugin, help, reasons, &examples]);
+    let shown = || groups.iter().take(N_GROUPS);
+    let has_details = shown().any(|(_, nodes)| !own_details(nodes).is_empty());
+    let n_columns = if has_details { 6 } else { 5 };
+    let mut table = reasons_table(n_columns);
+    for ((plugin, reasons, help), nodes) in shown() {
+        let n = grouped(nodes.len() as u64);
+        let examples = examples(nodes.iter().map(|node| &*node.name));
+        let details = own_details(nodes);
+        let cells = [n.as_str(), plugin, help, reasons, &examples, &details];
+        table.row(Style::Plain, cells[..n_columns].iter().copied());
     }
     let mut lines = table.lines(2);
     if groups.len() > N_GROUPS {
@@ -188,16 +194,19 @@ fn groups(rejected: &[&NodeExplanation]) -> Vec<Line> {
     lines
 }
 
-/// A table with one row per reason.
-fn reasons_table() -> Table {
-    let mut table = Table::new(&[
-        Alignment::Right,
-        Alignment::Left,
-        Alignment::Left,
-        Alignment::Left,
-        Alignment::Left,
-    ]);
-    table.row(Style::Dim, ["NODES", "REJECTED BY", "PREEMPTION", "REASON", "FOR EXAMPLE"]);
+/// What the plugin that rejected a group of nodes says about the first of them.
+fn own_details(nodes: &[&NodeExplanation]) -> String {
+    let Some(node) = nodes.first() else { return String::new() };
+    let by_plugin = node.details.iter().find(|it| Some(&it.0) == node.filter.plugin.as_ref());
+    by_plugin.map(|(_, details)| named(details)).unwrap_or_default()
+}
+
+/// A table with one row per reason; the sixth column is only needed for details.
+fn reasons_table(n_columns: usize) -> Table {
+    let [left, right] = [Alignment::Left, Alignment::Right];
+    let head = ["NODES", "REJECTED BY", "PREEMPTION", "REASON", "FOR EXAMPLE", "DETAILS OF THE FIRST"];
+    let mut table = Table::new(&[right, left, left, left, left, left][..n_columns]);
+    table.row(Style::Dim, head[..n_columns].iter().copied());
     table
 }
 
@@ -243,7 +252,7 @@ fn last_attempt(last: &LastAttempt) -> Vec<Line> {
     let mut lines =
         vec![Line::default(), result, Line::new(Style::Plain, format!("  {}", last.message))];
     if !last.rejected_nodes.is_empty() {
-        let mut table = reasons_table();
+        let mut table = reasons_table(5);
         for group in &last.rejected_nodes {
             let (n, help) = (grouped(group.n_nodes as u64), preemption_word(&group.status));
             let plugin = group.status.plugin.as_deref().unwrap_or("-");
@@ -361,7 +370,8 @@ mod tests {
         for want in ["DETAILS", "Devices: free=[d1 d2]", "Devices: free=[]"] {
             assert!(text(true).contains(want), "{want} in {}", text(true));
         }
-        assert!(!text(false).contains("Devices: free=[]"), "groups of nodes have no details");
+        let groups = text(false);
+        assert!(groups.contains("DETAILS OF THE FIRST") && groups.contains("  b            free=[]"), "{groups}");
     }
 
     #[test]
