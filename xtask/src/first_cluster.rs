@@ -16,7 +16,7 @@ const COMMAND: [&str; 7] =
 /// 1: pods stay pending. The sample workload has pods that fit on no node.
 const EXIT_CODE: i32 = 1;
 
-const SETTLED: &str = "7 pods pending, all other pods are assigned (2,379 assigned)";
+const SETTLED: &str = "8 pods pending, all other pods are assigned (2,379 assigned)";
 
 /// The pods in the summary, which lists those that have succeeded, too.
 const PODS: [&str; 3] = ["2,379 running", "0 starting", "0 failed"];
@@ -33,7 +33,7 @@ struct PendingPods {
     reason: &'static str,
 }
 
-const PENDING: [PendingPods; 6] = [
+const PENDING: [PendingPods; 7] = [
     PendingPods {
         of: "puzzles/loners",
         n_pods: 2,
@@ -60,6 +60,11 @@ const PENDING: [PendingPods; 6] = [
         reason: "94 node(s) didn't match Pod's node affinity/selector",
     },
     PendingPods { of: "puzzles/too-large", n_pods: 1, reason: "94 Insufficient cpu" },
+    PendingPods {
+        of: "puzzles/volume-in-another-zone",
+        n_pods: 1,
+        reason: "node(s) didn't match PersistentVolume's node affinity",
+    },
 ];
 
 /// Runs the cluster; returns whether it ended as it must.
@@ -158,9 +163,9 @@ mod tests {
 
     const OUTPUT: &str = "\
 API server on https://127.0.0.1:35863
-   22.8 s    2,379 running       0 starting       7 pending      636 succeeded     4,360 decisions
+   22.8 s    2,379 running       0 starting       8 pending      636 succeeded     4,360 decisions
 
-settled after 22.8 s: 7 pods pending, all other pods are assigned (2,379 assigned)
+settled after 22.8 s: 8 pods pending, all other pods are assigned (2,379 assigned)
 
   pods       2,379 running, 0 starting, 636 succeeded, 0 failed
   decisions  4,360; 27,483 per second, 36 µs each
@@ -172,6 +177,7 @@ settled after 22.8 s: 7 pods pending, all other pods are assigned (2,379 assigne
         1  puzzles/gpu-without-toleration   0/100 nodes are available: 94 Insufficient nvidia.com/gpu. preemption: none.
         1  puzzles/no-such-zone             0/100 nodes are available: 94 node(s) didn't match Pod's node affinity/selector.
         1  puzzles/too-large                0/100 nodes are available: 94 Insufficient cpu. preemption: none.
+        1  puzzles/volume-in-another-zone   0/100 nodes are available: 40 node(s) didn't match PersistentVolume's node affinity.
 
   ZONE    NODES  PODS  CPU                     MEMORY
   zone-a     43   817  ██████░░░░░░░░░░  40 %  ████░░░░░░░░░░░░  22 %

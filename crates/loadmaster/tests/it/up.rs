@@ -153,6 +153,40 @@ fn objects_of_another_cluster_are_created() {
     assert!(text.contains("2> note: created missing namespaces: shop\n"), "{text}");
 }
 
+/// The simulated CSI driver provisions a volume for each pod.
+#[test]
+fn a_stateful_set_with_claims_runs() {
+    let set = r#"{"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "db"}, "spec": {"replicas": 3,
+        "selector": {"matchLabels": {"app": "db"}}, "template": {"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [
+        {"name": "db", "image": "db", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}},
+        "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}}}}]}}"#;
+    let folder = Folder::new().with("app.json", set);
+    let text = folder.run(&["up", "-f", "app.json", "--nodes", "3", "--check", "1"]);
+    assert!(text.contains("all pods are assigned (3 assigned)"), "{text}");
+    assert!(text.contains("one in 1 decisions: no difference"), "{text}");
+    assert!(text.ends_with("exit 0\n"), "{text}");
+}
+
+/// The claims have other uids than in that cluster.
+#[test]
+fn volumes_of_another_cluster_are_bound_again() {
+    let list = r#"{"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk", "annotations": {
+            "pv.kubernetes.io/provisioned-by": "ebs.csi.aws.com"}}, "spec": {"capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"], "persistentVolumeReclaimPolicy": "Delete", "storageClassName": "gp3",
+            "csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"},
+            "claimRef": {"namespace": "shop", "name": "data", "uid": "old", "resourceVersion": "123456789"}}},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "shop", "uid": "old",
+            "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "storageClassName": "gp3", "volumeName": "disk", "resources": {"requests": {"storage": "1Gi"}}}},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "shop"}, "spec": {
+            "containers": [{"name": "web", "image": "web"}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}}]}"#;
+    let text = stable(&Folder::new().run_with_stdin(&["up", "-f", "-", "--nodes", "2"], list));
+    assert!(text.contains("all pods are assigned (1 assigned)"), "{text}");
+}
+
 #[test]
 fn with_stay_the_cluster_runs_until_it_is_stopped() {
     let lonely = "---\n{apiVersion: v1, kind: Pod, metadata: {name: lonely}, spec: {containers: [{name: c, image: i}]}}\n";
