@@ -41,7 +41,8 @@ use running_scheduler::ServerArgs;
 #[command(after_help = "Examples:
   loadmaster explain shop/web-7d9c5
   kubectl get nodes,pods,namespaces,services,replicasets,statefulsets -A -o json > cluster.json
-  loadmaster explain web-7d9c5 -n shop --from cluster.json
+  kubectl get pv,pvc,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments -A -o json > storage.json
+  loadmaster explain web-7d9c5 -n shop --from cluster.json --from storage.json
   loadmaster explain shop/web-7d9c5 --from cluster.json --config scheduler.yaml -o json
   loadmaster explain shop/web-7d9c5 --server https://scheduler:10259 --token-file token --last")]
 pub(crate) struct Args {

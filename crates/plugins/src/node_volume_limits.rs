@@ -17,6 +17,7 @@
 //! such volumes can fail to be counted, which fails the attempt.
 
 mod attached;
+mod explain;
 mod hints;
 mod index;
 mod pod_volumes;
@@ -99,6 +100,7 @@ fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError>
     points.filter = Some(plugin.clone());
     points.sign = Some(plugin.clone());
     points.object_event_handler = Some(plugin.clone());
+    points.explain = Some(plugin.clone());
     points.incremental = Some(plugin);
     register_events(points);
     Ok(())

@@ -35,6 +35,7 @@ use loadmaster_framework::{
 use serde_json::Value;
 
 use crate::DeclaredReasons;
+use crate::volume_details::VolumeDetails;
 use crate::volumes::{StorageKind, volumes_fragment};
 use args::{Args, complete_args};
 use assume_cache::{AssumeCache, Concerned};
@@ -130,6 +131,7 @@ fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> 
     points.sign = Some(plugin.clone());
     points.incremental = Some(plugin.clone());
     points.object_event_handler = Some(plugin);
+    points.explain = Some(Arc::new(VolumeDetails::new(points)));
     hints::register_events(points);
     Ok(())
 }

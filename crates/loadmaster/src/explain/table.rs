@@ -204,7 +204,8 @@ fn own_details(nodes: &[&NodeExplanation]) -> String {
 /// A table with one row per reason; the sixth column is only needed for details.
 fn reasons_table(n_columns: usize) -> Table {
     let [left, right] = [Alignment::Left, Alignment::Right];
-    let head = ["NODES", "REJECTED BY", "PREEMPTION", "REASON", "FOR EXAMPLE", "DETAILS OF THE FIRST"];
+    let head =
+        ["NODES", "REJECTED BY", "PREEMPTION", "REASON", "FOR EXAMPLE", "DETAILS OF THE FIRST"];
     let mut table = Table::new(&[right, left, left, left, left, left][..n_columns]);
     table.row(Style::Dim, head[..n_columns].iter().copied());
     table
@@ -371,7 +372,10 @@ mod tests {
             assert!(text(true).contains(want), "{want} in {}", text(true));
         }
         let groups = text(false);
-        assert!(groups.contains("DETAILS OF THE FIRST") && groups.contains("  b            free=[]"), "{groups}");
+        assert!(
+            groups.contains("DETAILS OF THE FIRST") && groups.contains("  b            free=[]"),
+            "{groups}"
+        );
     }
 
     #[test]

@@ -10,6 +10,24 @@ use super::pod_volumes::{CountedVolume, Handle, VolumeError};
 use super::{REASON, View};
 use crate::volumes;
 
+/// The volumes of a driver on a node.
+pub(super) struct DriverUsage<'v> {
+    pub driver: &'v Str,
+    /// Those of the pod that are not attached yet.
+    pub n_new: usize,
+    pub n_attached: usize,
+    /// How many the node can have, if that is limited.
+    pub limit: Option<i64>,
+}
+
+impl DriverUsage<'_> {
+    /// Volumes that are attached already are no reason to reject a pod that uses only them.
+    fn exceeds_limit(&self) -> bool {
+        let n = (self.n_new + self.n_attached) as i64;
+        self.n_new > 0 && self.limit.is_some_and(|limit| n > limit)
+    }
+}
+
 impl<'a> View<'a> {
     /// The node's CSINode.
     pub fn csi_node(&self, name: &str) -> Option<&'a CsiNode> {
@@ -24,7 +42,7 @@ impl<'a> View<'a> {
         volumes: &[CountedVolume],
     ) -> Result<(), Rejection> {
         let csi_node = self.csi_node(node);
-        let mut new: Vec<&CountedVolume> =
+        let new: Vec<&CountedVolume> =
             volumes.iter().filter(|volume| csi_node.is_some() || !volume.is_translated).collect();
         if new.is_empty() {
             return Ok(());
@@ -36,25 +54,35 @@ impl<'a> View<'a> {
         if csi_node.spec.drivers.iter().all(|driver| driver.allocatable.count.is_none()) {
             return Ok(());
         }
+        let usage = self.usage(csi_node, pods, new)?;
+        if usage.iter().any(DriverUsage::exceeds_limit) {
+            return Err(Rejection::unschedulable(REASON));
+        }
+        Ok(())
+    }
+
+    /// By driver of these volumes of a pod: the volumes on a node with these pods.
+    pub fn usage<'v, 'p>(
+        &self,
+        csi_node: &CsiNode,
+        pods: impl Iterator<Item = &'p Arc<PodInfo>>,
+        mut new: Vec<&'v CountedVolume>,
+    ) -> Result<Vec<DriverUsage<'v>>, Rejection> {
         let attached = self.attached_by_pods(pods)?;
         new.sort_unstable();
         // Volumes of a key without a handle are different ones.
         new.dedup_by(|one, other| {
             one.handle.is_some() && (&one.driver, &one.handle) == (&other.driver, &other.handle)
         });
-        new.retain(|volume| !is_among(&attached, volume));
-        let by_attachments = self.attached_by_attachments(node, &attached);
-        for volume in &new {
-            let of_driver = |it: &&CountedVolume| it.driver == volume.driver;
-            let n_new = new.iter().copied().filter(of_driver).count();
+        let by_attachments = self.attached_by_attachments(&csi_node.metadata.name, &attached);
+        let of_driver = |volumes: &[&'v CountedVolume]| {
+            let driver = &volumes.first()?.driver;
+            let n_new = volumes.iter().filter(|volume| !is_among(&attached, volume)).count();
             let known = attached.iter().chain(&by_attachments);
-            let n_attached = known.filter(of_driver).count();
-            let limit = limit(csi_node, &volume.driver);
-            if limit.is_some_and(|limit| (n_new + n_attached) as i64 > limit) {
-                return Err(Rejection::unschedulable(REASON));
-            }
-        }
-        Ok(())
+            let n_attached = known.filter(|volume| volume.driver == *driver).count();
+            Some(DriverUsage { driver, n_new, n_attached, limit: limit(csi_node, driver) })
+        };
+        Ok(new.chunk_by(|one, other| one.driver == other.driver).filter_map(of_driver).collect())
     }
 
     /// The volumes that the pods on a node use, each once.

@@ -66,6 +66,20 @@ fn feasible(bench: &mut PluginTestBench, claims: &[&str]) -> String {
 }
 
 #[test]
+fn explain_counts_the_volumes_of_each_node() {
+    let mut bench = bench();
+    bench.add_assigned_pod("a", uses("old", &["c1", "c3"])).unwrap();
+    set_limit(&mut bench, "b", Some(5));
+    let details = |bench: &mut PluginTestBench| bench.explain(uses("web", &["c1", "c2"])).unwrap();
+    let of_a = format!("a: attached={DRIVER}: 2 of 2 attached, 1 more needed");
+    let of_b = format!("b: attached={DRIVER}: 0 of 5 attached, 2 more needed");
+    assert_eq!(details(&mut bench), [of_a.as_str(), &of_b]);
+    set_limit(&mut bench, "b", None);
+    assert_eq!(details(&mut bench), [of_a]);
+    assert_eq!(bench.explain(pod("web")).unwrap(), [""; 0]);
+}
+
+#[test]
 fn volumes_of_a_driver_are_limited() {
     let mut bench = bench();
     assert_eq!(feasible(&mut bench, &["c1", "c2"]), "a b none");
