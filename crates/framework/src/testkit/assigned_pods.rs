@@ -78,7 +78,7 @@ mod tests {
     use crate::testkit::{PodBuilder, node, pod};
     use crate::{
         Cx, EvaluatorCx, ExtensionPoints, Failure, Incremental, NodeInfo, NodeRow, PluginDef,
-        PluginError, PluginEvaluator, PrepareCx, PrepareResult, Score, World,
+        PluginError, PluginEvaluator, PrepareCx, PrepareResult, Score,
     };
 
     /// Scores by the number of pods on the node that are being deleted.
@@ -100,7 +100,7 @@ mod tests {
     impl Incremental for Terminating {
         type Key = ();
 
-        fn key(&self, _: &World, _: &PodInfo) -> Option<()> {
+        fn key(&self, _: EvaluatorCx<'_>, _: &PodInfo) -> Option<()> {
             Some(())
         }
 
