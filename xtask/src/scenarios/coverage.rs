@@ -109,9 +109,15 @@ impl Covered {
             None => &["Queue"],
         };
         let mut lines = Vec::new();
-        for bit in (0..13)
-            .map(|bit| ActionType(1 << bit))
-            .filter(|bit| registered.event.action.intersects(*bit))
+        // An update of an object that is neither a pod nor a node has no more precise action.
+        let has_updates = registered.event.action.contains(ActionType::UPDATE);
+        let bits = (0..13).map(|bit| ActionType(1 << bit));
+        let actions: Vec<ActionType> = match has_updates {
+            true => vec![ActionType::ADD, ActionType::DELETE, ActionType::UPDATE],
+            false => bits.collect(),
+        };
+        for bit in
+            actions.into_iter().filter(|action| registered.event.action.intersects(*action))
         {
             for hint in wanted {
                 let is_covered = self.hints.iter().any(|(known, event, answer)| {
