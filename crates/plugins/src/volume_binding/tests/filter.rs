@@ -190,7 +190,7 @@ fn in_tree_volumes_are_translated_on_migrated_nodes() {
         pod_with(&["data"]),
         &expect![[r#"
         a1 ok
-        a2 Error could not translate pv: Invalid format for AWS volume (aws:///x)
+        a2 Error could not translate pv: failed to translate Kubernetes ID to EBS Volume ID Invalid format for AWS volume (aws:///x)
         b1 node(s) didn't match PersistentVolume's node affinity"#]],
     );
 }
