@@ -120,7 +120,8 @@ fn as_membership(requirement: &Requirement) -> Option<(Values, bool)> {
     }
 }
 
-fn column(cx: &mut PrepareCx<'_>, key: &Str) -> Option<LabelKeyId> {
+/// The column of a label, which is created if there are not too many.
+pub(crate) fn column(cx: &mut PrepareCx<'_>, key: &Str) -> Option<LabelKeyId> {
     let known = cx.world().nodes().labels().id(key);
     let full = cx.world().nodes().labels().iter().count() >= COLUMNS_MAX;
     known.or_else(|| (!full).then(|| cx.label_column(key)))

@@ -325,7 +325,9 @@ spec: {containers: [{name: main}]}
             let pages = |kind: Kind, text: &str| (kind, Document::new("pages", text));
             let parts: Vec<&str> = CLUSTER.split("---").collect();
             let mut all = vec![pages(Kind::Node, parts[0]), pages(Kind::Pod, parts[1])];
-            all.extend(team.map(|team| pages(options.extra_kinds[0], team)));
+            let mut kinds = options.extra_kinds.into_iter();
+            let teams = kinds.find(|kind| kind.resource().resource == "teams").unwrap();
+            all.extend(team.map(|team| pages(teams, team)));
             inputs.read_live_objects(&all);
         } else {
             documents.extend(team.map(|team| Document::new("team.yaml", team)));

@@ -75,6 +75,12 @@ fn a_live_cluster_is_explained() {
         2> warning: not allowed to list statefulsets (missing rule: {apiGroups: ["apps"], resources: [statefulsets], verbs: [list]}): default spreading of pods over zones may be scored differently
         2> warning: this cluster has no poddisruptionbudgets: preemption ignores PodDisruptionBudgets
         2> warning: this cluster has no priorityclasses: priorities are read from the pods only
+        2> warning: this cluster has no persistentvolumeclaims: plugins that watch it see no objects
+        2> warning: this cluster has no persistentvolumes: plugins that watch it see no objects
+        2> warning: this cluster has no csidrivers: plugins that watch it see no objects
+        2> warning: this cluster has no csinodes: plugins that watch it see no objects
+        2> warning: this cluster has no csistoragecapacities: plugins that watch it see no objects
+        2> warning: this cluster has no storageclasses: plugins that watch it see no objects
         exit 1
     "#]].assert_eq(&text);
 }

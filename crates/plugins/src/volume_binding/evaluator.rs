@@ -14,7 +14,7 @@ use super::assume_cache::AssumeCache;
 use super::claims::{BoundVolume, PodClaims};
 use super::node_volumes::{CompiledClaims, NodeCx, NodeVolumes, compile};
 use super::score::VolumeCapacityScorer;
-use crate::column_filter::ColumnFilter;
+use crate::column_filter::{ColumnFilter, column};
 
 pub(super) struct VolumeBindingEvaluator {
     claims: CompiledClaims,
@@ -93,7 +93,8 @@ fn ensure_columns(plugin: &VolumeBinding, cx: &mut PrepareCx<'_>, claims: &PodCl
     labels.sort();
     labels.dedup();
     for label in labels.iter().take(COLUMNS_MAX) {
-        cx.label_column(label);
+        // Without a column, changes are announced for all nodes.
+        let _ = column(cx, label);
     }
 }
 

@@ -91,13 +91,13 @@ impl History {
             3 | 4 => {
                 let name = *rng.pick(&CLAIMS);
                 match rng.below(4) {
-                    0 => bound_claim(bench, name, *rng.pick(&VOLUMES)),
+                    0 => bound_claim(bench, name, rng.pick(&VOLUMES)),
                     1 => {
                         let node = json!({"volume.kubernetes.io/selected-node": *rng.pick(&NODES)});
                         merge(&mut more, &json!({"metadata": {"annotations": node}}));
                         claim(bench, name, "wait", more);
                     }
-                    _ => claim(bench, name, *rng.pick(&["static", "wait"]), more),
+                    _ => claim(bench, name, rng.pick(&["static", "wait"]), more),
                 }
                 "claim"
             }
@@ -127,7 +127,7 @@ impl History {
             8 => {
                 let pod = pod_with(&[*rng.pick(&CLAIMS)])
                     .set_field("/metadata/name", format!("r{}", self.version));
-                if let Ok(mut cycle) = bench.start_cycle(pod, *rng.pick(&NODES)) {
+                if let Ok(mut cycle) = bench.start_cycle(pod, rng.pick(&NODES)) {
                     assert_eq!(bench.reserve(&mut cycle), "Success");
                     self.reserved.push(cycle);
                 }
@@ -149,7 +149,10 @@ fn node_of(name: &str, zone: &str) -> loadmaster_framework::testkit::NodeBuilder
 }
 
 fn run_history(seed: u64) -> Result<(), PluginTestBenchError> {
-    let gates = FeatureGates { storage_capacity_scoring: seed % 2 == 0, ..FeatureGates::default() };
+    let gates = FeatureGates {
+        storage_capacity_scoring: seed.is_multiple_of(2),
+        ..FeatureGates::default()
+    };
     let mut bench = bench_with(json!({}), gates);
     bench.node(node_of("b2", "b")).unwrap();
     for name in CLAIMS {
