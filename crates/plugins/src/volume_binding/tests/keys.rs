@@ -47,6 +47,10 @@ const CLAIMS: [&str; 4] = ["c0", "c1", "c2", "c3"];
 const VOLUMES: [&str; 5] = ["p0", "p1", "p2", "p3", "p4"];
 const NODES: [&str; 4] = ["a1", "a2", "b1", "b2"];
 
+fn pick(rng: &mut Rng, names: &[&'static str]) -> &'static str {
+    names[rng.below(names.len() as u64) as usize]
+}
+
 /// A random history of a bench: objects of all kinds, nodes, and pods that are reserved and unreserved.
 struct History {
     version: u64,
@@ -91,13 +95,13 @@ impl History {
             3 | 4 => {
                 let name = *rng.pick(&CLAIMS);
                 match rng.below(4) {
-                    0 => bound_claim(bench, name, rng.pick(&VOLUMES)),
+                    0 => bound_claim(bench, name, pick(rng, &VOLUMES)),
                     1 => {
                         let node = json!({"volume.kubernetes.io/selected-node": *rng.pick(&NODES)});
                         merge(&mut more, &json!({"metadata": {"annotations": node}}));
                         claim(bench, name, "wait", more);
                     }
-                    _ => claim(bench, name, rng.pick(&["static", "wait"]), more),
+                    _ => claim(bench, name, pick(rng, &["static", "wait"]), more),
                 }
                 "claim"
             }
@@ -127,7 +131,7 @@ impl History {
             8 => {
                 let pod = pod_with(&[*rng.pick(&CLAIMS)])
                     .set_field("/metadata/name", format!("r{}", self.version));
-                if let Ok(mut cycle) = bench.start_cycle(pod, rng.pick(&NODES)) {
+                if let Ok(mut cycle) = bench.start_cycle(pod, pick(rng, &NODES)) {
                     assert_eq!(bench.reserve(&mut cycle), "Success");
                     self.reserved.push(cycle);
                 }
