@@ -176,6 +176,13 @@ pub enum QueueingHint {
     Skip,
 }
 
+impl QueueingHint {
+    /// `Queue` if the event may help, else `Skip`.
+    pub fn queue_if(may_help: bool) -> QueueingHint {
+        if may_help { QueueingHint::Queue } else { QueueingHint::Skip }
+    }
+}
+
 /// An object before or after an event.
 #[derive(Clone, Copy, Debug)]
 pub enum EventObject<'a> {

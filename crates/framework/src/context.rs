@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use loadmaster_api::Str;
 
+use crate::node_table::NodeTable;
 use crate::state::{CycleState, PluginStates};
 use crate::time::Now;
 use crate::waiting_pods::{PluginAction, PodEventRecord, WaitingPods};
@@ -78,6 +79,11 @@ pub struct Cx<'a> {
 
 impl<'a> Cx<'a> {
     readers!('a);
+
+    /// What an incremental form sees, for code that both forms use.
+    pub fn evaluator_cx(&self) -> EvaluatorCx<'a> {
+        EvaluatorCx { world: self.world, states: self.states }
+    }
 }
 
 /// The context of extension points that run one after the other: plugins may change their states and request actions.
@@ -234,4 +240,25 @@ impl<'a> DryRunCx<'a> {
     pub fn dry_run(&mut self) -> DryRun<'_> {
         DryRun::new(self.world)
     }
+}
+
+/// The context of keys and of a [`PluginEvaluator`](crate::PluginEvaluator): read-only. What an evaluator reads besides rows and counters must be announced when
+/// it changes: watched objects by [`crate::ExtensionPoints::watch_per_node`] or by being watched at all, states by
+/// [`crate::SerialCx::invalidate_node`], published values by being published. Other pods and sums of pods may change in every decision, so
+/// that only [`filter_class`](crate::PluginEvaluator::filter_class) and [`score_classes`](crate::PluginEvaluator::score_classes) may read them.
+#[derive(Clone, Copy)]
+pub struct EvaluatorCx<'a> {
+    /// Nodes, pods and other objects.
+    pub world: &'a World,
+    /// The plugins' states across cycles.
+    pub states: &'a PluginStates,
+}
+
+impl<'a> EvaluatorCx<'a> {
+    /// The nodes.
+    pub fn nodes(&self) -> &'a NodeTable {
+        self.world.nodes()
+    }
+
+    readers!('a);
 }

@@ -215,13 +215,16 @@ pub trait Score: Send + Sync {
 
 /// Reserves resources that the plugin manages for a pod on the selected node.
 pub trait Reserve: Send + Sync {
-    /// `Err` fails the attempt; [`Reserve::unreserve`] is then called.
+    /// `Err` fails the attempt; [`Reserve::unreserve`] is then called. By default there is nothing to reserve.
     fn reserve(
         &self,
         cx: SerialCx<'_>,
         pod: &Arc<PodInfo>,
         node: NodeInfo<'_>,
-    ) -> Result<(), Rejection>;
+    ) -> Result<(), Rejection> {
+        let _ = (cx, pod, node);
+        Ok(())
+    }
 
     /// Reverts the reservation. Called for every Reserve plugin, also for those whose `reserve` was not called; must be
     /// idempotent.

@@ -19,14 +19,15 @@ use loadmaster_api::Str;
 use smallvec::SmallVec;
 
 use crate::MAX_NODE_SCORE;
-use crate::context::readers;
 use crate::label_columns::LabelKeyId;
-use crate::node_table::{NodeRow, NodeTable};
+use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
 use crate::result::Rejection;
 use crate::state::PluginStates;
 use crate::topology_counter::{TopologyCounterId, TopologyCounterSpec};
 use crate::world::World;
+
+pub use crate::context::EvaluatorCx;
 
 /// The class key of a row: rows with equal keys get the same class result.
 pub type ClassKey = SmallVec<[i64; 8]>;
@@ -61,6 +62,41 @@ pub enum PrepareResult {
     Evaluator(Box<dyn PluginEvaluator>),
     /// The plugin has no incremental form for these pods: its Filter and Score are called per node.
     PerNode,
+}
+
+impl PrepareResult {
+    /// An evaluator without class parts: `evaluate` is the final score of a row (`0..=100`; without meaning if the plugin does not score),
+    /// or `None` if the row is filtered out. Both depend on `dependency`.
+    pub fn row_local(
+        dependency: RowDependency,
+        evaluate: impl Fn(EvaluatorCx<'_>, NodeRow) -> Option<i64> + Send + Sync + 'static,
+    ) -> PrepareResult {
+        PrepareResult::Evaluator(Box::new(RowLocalEvaluator { dependency, evaluate }))
+    }
+}
+
+/// The evaluator of [`PrepareResult::row_local`].
+struct RowLocalEvaluator<F> {
+    dependency: RowDependency,
+    evaluate: F,
+}
+
+impl<F> PluginEvaluator for RowLocalEvaluator<F>
+where
+    F: Fn(EvaluatorCx<'_>, NodeRow) -> Option<i64> + Send + Sync,
+{
+    fn dependencies(&self) -> ResultDependencies {
+        let (filter, score) = (Some(self.dependency), Some(self.dependency));
+        ResultDependencies { filter, score, ..ResultDependencies::default() }
+    }
+
+    fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
+        (self.evaluate)(cx, row).is_some()
+    }
+
+    fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {
+        (self.evaluate)(cx, row).unwrap_or(0)
+    }
 }
 
 /// What [`Incremental::prepare`] may use: a read view of the world, and counters, which are released when no evaluator of the key is
@@ -106,27 +142,6 @@ impl<'a> PrepareCx<'a> {
     pub fn into_counters(self) -> Vec<TopologyCounterId> {
         self.counters
     }
-}
-
-/// The context of keys and of a [`PluginEvaluator`]: read-only. What an evaluator reads besides rows and counters must be announced when
-/// it changes: watched objects by [`crate::ExtensionPoints::watch_per_node`] or by being watched at all, states by
-/// [`crate::SerialCx::invalidate_node`], published values by being published. Other pods and sums of pods may change in every decision, so
-/// that only [`PluginEvaluator::filter_class`] and [`PluginEvaluator::score_classes`] may read them.
-#[derive(Clone, Copy)]
-pub struct EvaluatorCx<'a> {
-    /// Nodes, pods and other objects.
-    pub world: &'a World,
-    /// The plugins' states across cycles.
-    pub states: &'a PluginStates,
-}
-
-impl<'a> EvaluatorCx<'a> {
-    /// The nodes.
-    pub fn nodes(&self) -> &'a NodeTable {
-        self.world.nodes()
-    }
-
-    readers!('a);
 }
 
 /// The key of a pod for one plugin: any [`Incremental::Key`], compared by value.

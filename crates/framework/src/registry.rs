@@ -481,6 +481,15 @@ impl ExtensionPoints {
         self.events.get_or_insert_default().push(ClusterEventWithHint { event, hint });
     }
 
+    /// [`ExtensionPoints::register_event`] for several events with the same hint.
+    pub fn register_events(
+        &mut self,
+        events: impl IntoIterator<Item = ClusterEvent>,
+        hint: Option<QueueingHintFn>,
+    ) {
+        events.into_iter().for_each(|event| self.register_event(event, hint.clone()));
+    }
+
     /// Registers that no event can make pods schedulable that this plugin rejected, or that it rejects none. A plugin that
     /// registers nothing is treated as if it had registered all events.
     pub fn register_no_events(&mut self) {

@@ -225,6 +225,7 @@ impl PluginTestBench {
             point.on_object_change(SerialCx { world: &self.world, cycle, states }, &change);
             self.apply_invalidations();
         }
+        self.apply_invalidations();
         Ok(())
     }
 
@@ -233,7 +234,9 @@ impl PluginTestBench {
         let receiver = self.points.published_value_handler();
         let receiver = receiver
             .ok_or_else(|| PluginTestBenchError("the plugin has no published slot".into()))?;
-        Ok(receiver(&mut self.states, Some(value))?)
+        receiver(&mut self.states, Some(value))?;
+        self.world.invalidate_evaluators();
+        Ok(())
     }
 
     /// Advances the time that the plugin sees; it starts at zero on both clocks.
