@@ -1,5 +1,5 @@
-//! Test utilities for plugins: a bench for one plugin ([`PluginTestBench`]), a scheduler with a simulated cluster ([`TestCluster`]), and an
-//! API server for a service ([`ServiceTestBench`]).
+//! Test utilities for plugins: a bench for one plugin ([`PluginTestBench`]), a scheduler with a simulated cluster ([`TestCluster`]), the same
+//! with random faults ([`FaultSimulation`]), and an API server for a service ([`ServiceTestBench`]).
 //!
 //! ```
 //! use std::time::Duration;
@@ -21,6 +21,7 @@
 //! # }
 //! ```
 
+mod fault_simulation;
 mod service_bench;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -41,9 +42,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+pub use fault_simulation::FaultSimulation;
 pub use loadmaster_framework::testkit::{
     NodeBuilder, PluginTestBench, PluginTestBenchError, PodBuilder, node, pod,
 };
+pub use loadmaster_sim::simulate::{ClusterView, SimulationReport};
 pub use service_bench::ServiceTestBench;
 
 type BenchResult<T = ()> = Result<T, PluginTestBenchError>;

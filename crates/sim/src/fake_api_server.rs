@@ -7,11 +7,12 @@ use std::sync::Arc;
 use loadmaster_api::pod::PodCondition;
 use loadmaster_api::{Node, Pod, PodDisruptionBudget, Str, Timestamp};
 use loadmaster_engine::engine::{ApiError, ApiObject, ApiReply, DeletedObjectKey, EngineEvent};
+use loadmaster_framework::Gvr;
 use loadmaster_framework::api_calls::{ApiRequest, ObjectRef, Verb};
 use serde_json::Value;
 
 /// Kinds that are watched, each with its own watch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WatchedKind {
     Node,
     Pod,
@@ -20,9 +21,12 @@ pub enum WatchedKind {
     NodePool,
     /// A custom kind: created for a pod by a plugin, and made ready by a controller.
     Attachment,
+    /// A kind that out-of-tree plugins watch ([`FakeApiServer::serve_kind`]).
+    Other(Gvr),
 }
 
 impl WatchedKind {
+    /// The built-in kinds, and those of the test plugins.
     pub const ALL: [WatchedKind; 5] = [
         WatchedKind::Node,
         WatchedKind::Pod,
@@ -36,28 +40,31 @@ impl WatchedKind {
         [WatchedKind::Node, WatchedKind::Pod, WatchedKind::Budget];
 
     /// The API group and the plural name.
-    pub fn group_resource(self) -> (&'static str, &'static str) {
+    pub fn group_resource(&self) -> (&str, &str) {
         match self {
             WatchedKind::Node => ("", "nodes"),
             WatchedKind::Pod => ("", "pods"),
             WatchedKind::Budget => ("policy", "poddisruptionbudgets"),
             WatchedKind::NodePool => ("simulation.example.com", "nodepools"),
             WatchedKind::Attachment => ("simulation.example.com", "attachments"),
+            WatchedKind::Other(kind) => (&kind.group, &kind.resource),
         }
     }
 
     /// Whether it is a custom kind, which only plugins watch.
-    pub fn is_custom(self) -> bool {
-        !WatchedKind::BUILT_IN.contains(&self)
+    pub fn is_custom(&self) -> bool {
+        !WatchedKind::BUILT_IN.contains(self)
     }
 
-    pub(crate) fn object_ref(self, name: &Str) -> ObjectRef {
+    /// The object of a custom kind with this name, or `namespace/name`.
+    pub(crate) fn object_ref(&self, name: &Str) -> ObjectRef {
         let (group, resource) = self.group_resource();
+        let (namespace, name) = name.split_once('/').unwrap_or(("", name));
         ObjectRef {
             group: group.into(),
             resource: resource.into(),
-            namespace: Str::default(),
-            name: name.clone(),
+            namespace: namespace.into(),
+            name: name.into(),
         }
     }
 }
@@ -78,8 +85,10 @@ pub struct FakeApiServer {
     /// By `namespace/name`.
     pods: BTreeMap<String, Pod>,
     budgets: BTreeMap<Str, Arc<PodDisruptionBudget>>,
-    /// Objects of custom kinds, by kind and name.
+    /// Objects of custom kinds, by kind and name, or `namespace/name`.
     custom_objects: BTreeMap<(WatchedKind, Str), Value>,
+    /// Kinds that out-of-tree plugins watch.
+    other_kinds: Vec<WatchedKind>,
     pending_events: Vec<WatchEvent>,
     /// Node by uid of every pod that was ever bound.
     bound: BTreeMap<Box<str>, Str>,
@@ -151,7 +160,12 @@ impl FakeApiServer {
         self.budgets.insert(name, budget);
     }
 
-    /// The objects of a custom kind, by name.
+    /// Serves a kind that out-of-tree plugins watch.
+    pub fn serve_kind(&mut self, kind: Gvr) {
+        self.other_kinds.push(WatchedKind::Other(kind));
+    }
+
+    /// The objects of a custom kind, by name, or `namespace/name`.
     pub fn custom_objects(&self, kind: WatchedKind) -> impl Iterator<Item = (&Str, &Value)> {
         let of_kind = move |((known, _), _): &(&(WatchedKind, Str), &Value)| *known == kind;
         self.custom_objects.iter().filter(of_kind).map(|((_, name), object)| (name, object))
@@ -159,14 +173,15 @@ impl FakeApiServer {
 
     /// Creates or replaces an object of a custom kind.
     pub fn upsert_custom_object(&mut self, kind: WatchedKind, name: &Str, object: Value) {
+        let event = custom_event(kind.clone(), name, Some(object.clone()));
         let before = self.custom_objects.insert((kind, name.clone()), object.clone());
         if before.as_ref() != Some(&object) {
-            self.pending_events.push(custom_event(kind, name, Some(object)));
+            self.pending_events.push(event);
         }
     }
 
     pub fn delete_custom_object(&mut self, kind: WatchedKind, name: &Str) {
-        if self.custom_objects.remove(&(kind, name.clone())).is_some() {
+        if self.custom_objects.remove(&(kind.clone(), name.clone())).is_some() {
             self.pending_events.push(custom_event(kind, name, None));
         }
     }
@@ -218,14 +233,14 @@ impl FakeApiServer {
     }
 
     /// Lists all objects of a kind, as watch events.
-    pub fn list(&self, kind: WatchedKind) -> Vec<WatchEvent> {
+    pub fn list(&self, kind: &WatchedKind) -> Vec<WatchEvent> {
         let node = |node: &Arc<Node>| WatchEvent {
-            kind,
+            kind: WatchedKind::Node,
             key: node.name().into(),
             event: EngineEvent::Upsert(ApiObject::Node(node.clone())),
         };
         let budget = |budget: &Arc<PodDisruptionBudget>| WatchEvent {
-            kind,
+            kind: WatchedKind::Budget,
             key: budget.metadata.name.clone(),
             event: EngineEvent::Upsert(ApiObject::PodDisruptionBudget(budget.clone())),
         };
@@ -233,9 +248,9 @@ impl FakeApiServer {
             WatchedKind::Node => self.nodes.values().map(node).collect(),
             WatchedKind::Pod => self.pods.values().map(pod_event).collect(),
             WatchedKind::Budget => self.budgets.values().map(budget).collect(),
-            WatchedKind::NodePool | WatchedKind::Attachment => self
-                .custom_objects(kind)
-                .map(|(name, object)| custom_event(kind, name, Some(object.clone())))
+            WatchedKind::NodePool | WatchedKind::Attachment | WatchedKind::Other(_) => self
+                .custom_objects(kind.clone())
+                .map(|(name, object)| custom_event(kind.clone(), name, Some(object.clone())))
                 .collect(),
         }
     }
@@ -243,7 +258,7 @@ impl FakeApiServer {
     /// Handles an API request, or rejects it as kube-apiserver does.
     pub fn handle_request(&mut self, request: &ApiRequest, now: Timestamp) -> ApiReply {
         let kinds = WatchedKind::ALL.into_iter().filter(|kind| kind.is_custom());
-        let custom = kinds.into_iter().find(|kind| {
+        let custom = kinds.chain(self.other_kinds.iter().cloned()).find(|kind| {
             kind.group_resource() == (request.group.as_str(), request.resource.as_str())
         });
         if let Some(kind) = custom {
@@ -281,8 +296,12 @@ impl FakeApiServer {
     }
 
     fn handle_custom_request(&mut self, kind: WatchedKind, request: &ApiRequest) -> ApiReply {
-        let (name, resource) = (&request.name, &request.resource);
-        let known = self.custom_objects.get(&(kind, name.clone()));
+        let (ApiRequest { namespace, name, .. }, resource) = (request, &request.resource);
+        let name = match namespace.is_empty() {
+            true => name,
+            false => &Str::new(&format!("{namespace}/{name}")),
+        };
+        let known = self.custom_objects.get(&(kind.clone(), name.clone()));
         match (request.verb, known) {
             (Verb::Create, Some(_)) => {
                 rejected(409, format!("{resource} {:?} already exists", name.as_str()))

@@ -16,6 +16,7 @@
 //! | `fake_extenders` | extenders that answer late, never, with an error, or at random |
 //! | `watching_plugin`, `holding_plugin` | test plugins: one reads watched objects and published values; one holds pods at Permit and waits in PreBind |
 //! | `plugin_workload` | custom objects and their controller, and the plugin author's service |
+//! | `out_of_tree` | out-of-tree plugins, and the objects and services around them |
 //! | `plugin_calls`, `plugin_model` | what the test plugins did, and what they should see and do |
 //! | `faulty_network` | the faults of a run, and the network that injects them |
 //! | `reference_model` | an independent copy of what the engine knows |
@@ -28,6 +29,7 @@ pub mod fake_extenders;
 mod faulty_network;
 mod holding_plugin;
 mod invariants;
+mod out_of_tree;
 pub mod panicking_plugin;
 mod plugin_calls;
 mod plugin_model;
@@ -44,6 +46,9 @@ use std::sync::Arc;
 use loadmaster_engine::Profile;
 use loadmaster_framework::FeatureGates;
 
+pub use out_of_tree::{
+    ClusterView, FinalCheck, ObjectSource, OutOfTreeWorkload, PodTemplateChange, ValueSource,
+};
 pub use plugin_workload::profiles_with_test_plugins;
 pub use runner::run_simulation;
 pub use runs::SimulationRuns;
@@ -75,6 +80,9 @@ pub struct SimulatedSchedulerConfig {
     pub with_extenders: Vec<Arc<Profile>>,
     /// The same profile with test plugins ([`profiles_with_test_plugins`]), used in some runs.
     pub with_test_plugins: Vec<Arc<Profile>>,
+    /// What happens around the out-of-tree plugins of `profile`
+    /// ([`SimulatedSchedulerConfig::with_out_of_tree_plugins`]).
+    pub out_of_tree: Option<Arc<OutOfTreeWorkload>>,
     pub gates: FeatureGates,
 }
 

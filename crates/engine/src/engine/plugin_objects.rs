@@ -8,8 +8,8 @@ use loadmaster_framework::api_calls::ObjectRef;
 use loadmaster_framework::plugin_args::FieldError;
 use loadmaster_framework::plugin_metrics::PluginMetric;
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Gvr, NodeChange, ObjectChange, PodChange, PodInfo, PolicyRule,
-    WatchRequirement,
+    ActionType, ClusterEvent, Gvr, NodeChange, ObjectChange, PluginStates, PodChange, PodInfo,
+    PolicyRule, WatchRequirement,
 };
 use serde_json::Value;
 
@@ -32,6 +32,11 @@ impl Engine {
     /// and [`EngineEvent::Synced`](super::EngineEvent::Synced).
     pub fn watched_kinds(&self) -> impl Iterator<Item = (&Gvr, WatchRequirement)> {
         self.world.watched_objects().watched_kinds()
+    }
+
+    /// The states of the plugins of a profile; `None` if there is no profile of this index.
+    pub fn plugin_states(&self, profile: usize) -> Option<&PluginStates> {
+        Some(self.profiles.get(profile)?.scheduler.plugin_states())
     }
 
     /// The metrics that plugins declare, with the plugin's name; one per profile.

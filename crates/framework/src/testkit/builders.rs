@@ -34,6 +34,13 @@ pub struct NodeBuilder(Value);
 #[derive(Clone, Debug)]
 pub struct PodBuilder(Value);
 
+impl From<Value> for PodBuilder {
+    /// Changes an existing manifest.
+    fn from(manifest: Value) -> PodBuilder {
+        PodBuilder(manifest)
+    }
+}
+
 impl From<NodeBuilder> for Value {
     fn from(node: NodeBuilder) -> Value {
         node.0

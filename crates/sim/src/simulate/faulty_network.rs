@@ -110,21 +110,20 @@ pub(super) struct FaultyNetwork {
     rng: Rng,
     pub faults: Faults,
     /// The kinds that the engine watches.
-    kinds: &'static [WatchedKind],
-    /// By kind.
-    watches: [Watch; WatchedKind::ALL.len()],
+    kinds: Vec<WatchedKind>,
+    watches: BTreeMap<WatchedKind, Watch>,
     calls: Vec<InFlightCall>,
     pub n_relists: u64,
     pub n_failed_calls: u64,
 }
 
 impl FaultyNetwork {
-    pub fn new(mut rng: Rng, kinds: &'static [WatchedKind]) -> FaultyNetwork {
+    pub fn new(mut rng: Rng, kinds: Vec<WatchedKind>) -> FaultyNetwork {
         FaultyNetwork {
             kinds,
             faults: Faults::random(&mut rng),
             rng,
-            watches: Default::default(),
+            watches: BTreeMap::new(),
             calls: Vec::new(),
             n_relists: 0,
             n_failed_calls: 0,
@@ -134,7 +133,7 @@ impl FaultyNetwork {
     /// Ends the faults. What is in flight is delivered.
     pub fn end_faults(&mut self, now: MonoTime) {
         self.faults = Faults::none();
-        for watch in &mut self.watches {
+        for watch in self.watches.values_mut() {
             watch.relist_at = watch.relist_at.map(|_| now);
             watch.in_flight.iter_mut().for_each(|(due, _)| *due = (*due).min(now));
         }
@@ -142,20 +141,24 @@ impl FaultyNetwork {
 
     /// Relists all kinds, for a new engine.
     pub fn relist_all(&mut self, now: MonoTime) {
-        for kind in self.kinds {
-            self.watches[*kind as usize] = Watch { relist_at: Some(now), ..Watch::default() };
+        for kind in &self.kinds {
+            let watch = Watch { relist_at: Some(now), ..Watch::default() };
+            self.watches.insert(kind.clone(), watch);
         }
     }
 
     /// Sends the API server's watch events.
     pub fn send_watch_events(&mut self, now: MonoTime, events: Vec<WatchEvent>) {
-        for event in events.into_iter().filter(|event| self.kinds.contains(&event.kind)) {
+        for event in events {
+            if !self.kinds.contains(&event.kind) {
+                continue;
+            }
             let delay = self.random_delay(self.faults.watch_delay_ms);
             let is_late = self.faults.batches && self.rng.one_in(20);
             let delay = if is_late { delay * 4 + Duration::from_secs(1) } else { delay };
             let breaks = self.faults.broken_watches && self.rng.one_in(40);
             let pause = self.random_delay(5_000);
-            let watch = &mut self.watches[event.kind as usize];
+            let watch = self.watches.entry(event.kind.clone()).or_default();
             if watch.relist_at.is_some() {
                 continue;
             }
@@ -199,7 +202,7 @@ impl FaultyNetwork {
 
     /// When the next delivery is due.
     pub fn next_delivery_due(&self) -> Option<MonoTime> {
-        let events = self.watches.iter().flat_map(|watch| {
+        let events = self.watches.values().flat_map(|watch| {
             watch.relist_at.into_iter().chain(watch.in_flight.front().map(|(due, _)| *due))
         });
         events.chain(self.calls.iter().map(|call| call.due)).min()
@@ -217,15 +220,15 @@ impl FaultyNetwork {
         api_server: &mut FakeApiServer,
         out: &mut Vec<Delivery>,
     ) -> bool {
-        for kind in self.kinds {
-            if self.watches[*kind as usize].relist_at.is_some_and(|due| due <= now.mono) {
-                self.relist(now.mono, *kind, api_server);
-            }
-        }
-        let watches = self.watches.iter().enumerate();
+        let is_due = |due: &MonoTime| *due <= now.mono;
+        let broken =
+            self.watches.iter().filter(|(_, it)| it.relist_at.as_ref().is_some_and(is_due));
+        let broken: Vec<WatchedKind> = broken.map(|(kind, _)| kind.clone()).collect();
+        broken.into_iter().for_each(|kind| self.relist(now.mono, kind, api_server));
+        let watches = self.watches.iter();
         let watches = watches
-            .filter(|(_, watch)| watch.in_flight.front().is_some_and(|(due, _)| *due <= now.mono));
-        let watches: Vec<usize> = watches.map(|(at, _)| at).collect();
+            .filter(|(_, watch)| watch.in_flight.front().is_some_and(|(due, _)| is_due(due)));
+        let watches: Vec<WatchedKind> = watches.map(|(kind, _)| kind.clone()).collect();
         let calls = self.calls.iter().enumerate();
         let calls = calls.filter(|(_, call)| call.due <= now.mono);
         let calls: Vec<usize> = calls.map(|(at, _)| at).collect();
@@ -235,15 +238,15 @@ impl FaultyNetwork {
         }
         let at = self.rng.below(n_due as u64) as usize;
         match watches.get(at) {
-            Some(watch) => self.deliver_watch_event(*watch, out),
+            Some(kind) => self.deliver_watch_event(kind, out),
             None => out.push(self.deliver_call(now, calls[at - watches.len()], api_server)),
         }
         true
     }
 
-    fn deliver_watch_event(&mut self, watch: usize, out: &mut Vec<Delivery>) {
+    fn deliver_watch_event(&mut self, kind: &WatchedKind, out: &mut Vec<Delivery>) {
         let again = self.faults.duplicates && self.rng.one_in(6);
-        let watch = &mut self.watches[watch];
+        let Some(watch) = self.watches.get_mut(kind) else { return };
         let Some((_, event)) = watch.in_flight.pop_front() else { return };
         match delete_event(&event.event) {
             Some(deletion) => drop(watch.delivered.insert(event.key, deletion)),
@@ -259,13 +262,13 @@ impl FaultyNetwork {
     fn relist(&mut self, now: MonoTime, kind: WatchedKind, api_server: &FakeApiServer) {
         self.n_relists += 1;
         let deletes_first = self.rng.one_in(2);
-        let watch = &mut self.watches[kind as usize];
+        let watch = self.watches.entry(kind.clone()).or_default();
         watch.relist_at = None;
-        let listed = api_server.list(kind);
+        let listed = api_server.list(&kind);
         let is_listed = |key: &str| listed.iter().any(|event| *event.key == *key);
         let deleted = watch.delivered.iter().filter(|(key, _)| !is_listed(key));
         let deleted = deleted.map(|(key, deletion)| WatchEvent {
-            kind,
+            kind: kind.clone(),
             key: key.clone(),
             event: deletion.clone(),
         });
@@ -273,7 +276,7 @@ impl FaultyNetwork {
         let (first, then) = if deletes_first { (deleted, listed) } else { (listed, deleted) };
         let (group, resource) = kind.group_resource();
         let synced = kind.is_custom().then(|| WatchEvent {
-            kind,
+            kind: kind.clone(),
             key: "".into(),
             event: EngineEvent::Synced {
                 group: group.into(),

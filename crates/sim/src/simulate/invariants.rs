@@ -11,6 +11,7 @@ use loadmaster_framework::{NodeInfo, NodeRow, World};
 use loadmaster_stdx::Set;
 
 use super::SimulatedSchedulerConfig;
+use super::out_of_tree;
 use super::plugin_calls;
 use super::reference_model::{self, ReferenceModel};
 use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
@@ -44,7 +45,17 @@ pub(super) fn check_bind(
         return Err(format!("pod {name} is bound to {node}, but that node does not exist"));
     };
     let Ok(info) = world.parse_pod(pod) else { return Ok(()) };
-    let mut states = model.plugins.add_to(&setup.profile, &mut world);
+    let profile = &setup.profile;
+    let mut states = match &setup.out_of_tree {
+        None => model.plugins.add_to(profile, &mut world),
+        Some(_) => {
+            let pending = model.pending_pods(&profile.scheduler_name);
+            model.plugins.out_of_tree.add_to(profile, engine, pending, &mut world)
+        }
+    };
+    if setup.out_of_tree.is_some() {
+        out_of_tree::unreserve(profile, &world, &mut states, &info, node);
+    }
     let results = per_node::filter_rows_with_nominated_pods(
         &setup.profile,
         &mut world,
@@ -215,16 +226,18 @@ pub(super) fn check_nominations(
     Ok(())
 }
 
-/// When nothing is in flight any more, no pod is assumed or being bound.
+/// When nothing is in flight any more, no pod is assumed or being bound, except pods that wait at Permit.
 pub(super) fn check_nothing_in_flight(engine: &Engine) -> CheckResult {
-    let (n_assumed, n_binding) = (engine.n_assumed_pods(), engine.n_binding_pods());
-    let binding = engine.binding_pods();
+    let waiting = engine.world().waiting_pods();
+    let (n_assumed, n_binding) = (engine.n_assumed_pods() - waiting.len(), engine.n_binding_pods());
+    let mut binding = engine.binding_pods();
+    binding.retain(|uid| waiting.get(uid).is_none());
     if n_assumed > 0 || n_binding > 0 || !binding.is_empty() {
         return Err(format!(
             "after everything has settled {n_assumed} pods are assumed and {n_binding} are being bound: {binding:?}"
         ));
     }
-    match engine.queue().in_flight_pods().next() {
+    match engine.queue().in_flight_pods().find(|pod| waiting.get(&pod.uid).is_none()) {
         None => Ok(()),
         Some(pod) => {
             Err(format!("after everything has settled pod {} is in flight", pod.full_name()))
@@ -251,22 +264,38 @@ pub(super) fn check_settled(
     let assigned =
         api_server.pods().filter(|pod| !pod.spec.node_name.is_empty() && !is_pod_terminal(pod));
     let assigned = assigned.map(|pod| (pod, pod.spec.node_name.clone()));
+    let waiting = engine.world().waiting_pods().iter().filter_map(|waiting| {
+        let pod = api_server.pod(&waiting.pod.full_name())?;
+        Some((pod, waiting.pod.node_name.clone()))
+    });
     let mut world = reference_model::build_world(
         &setup.gates,
         api_server.nodes(),
         api_server.disruption_budgets(),
-        assigned,
+        assigned.chain(waiting),
     );
     check_same_world(engine.world(), &world)?;
     model.plugins.check_settled(&setup.profile, api_server, engine)?;
-    let states = model.plugins.add_server_objects(&setup.profile, api_server, &mut world);
+    let states = match &setup.out_of_tree {
+        None => model.plugins.add_server_objects(&setup.profile, api_server, &mut world),
+        Some(_) => {
+            let pending = pending_pods(setup, api_server);
+            model.plugins.out_of_tree.add_to(&setup.profile, engine, pending, &mut world)
+        }
+    };
     let mut n_left = 0;
     for pod in pending_pods(setup, api_server) {
         n_left += 1;
         let Ok(info) = world.parse_pod(pod) else { continue };
         let found =
             per_node::evaluate_per_node(&setup.profile, &mut world, &mut states.clone(), &info);
-        if found.is_feasible() {
+        let is_excused = || {
+            let seen = (&world, &states);
+            let plugins = &model.plugins.out_of_tree;
+            setup.out_of_tree.is_some()
+                && plugins.may_be_pending(&setup.profile, engine, seen, &info)
+        };
+        if found.is_feasible() && !is_excused() {
             let place = engine.queue().get(&pod.metadata.uid).map(|(_, place)| place);
             let name = pod.full_name();
             let nodes: Vec<String> = found
@@ -275,21 +304,29 @@ pub(super) fn check_settled(
                 .map(|row| describe_node(engine, &world, row))
                 .collect();
             let nodes = nodes.join(", ");
+            let mut summaries = engine.pending_pod_summaries();
+            let last = summaries.find(|summary| summary.pod.uid == info.uid);
+            let last = last.map(|summary| summary.reason).unwrap_or_default();
             return Err(format!(
-                "pod {name} is feasible, but was not bound; in the queue: {place:?}; feasible nodes: {nodes}"
+                "pod {name} is feasible, but was not bound; in the queue: {place:?}; feasible nodes: {nodes}; last attempt: {last}"
             ));
         }
     }
     Ok(n_left)
 }
 
-/// Every pending pod has the condition PodScheduled.
+/// Every pending pod has the condition PodScheduled, except pods that an out-of-tree PreEnqueue plugin gates.
 pub(super) fn check_pod_scheduled_conditions(
     setup: &SimulatedSchedulerConfig,
     api_server: &FakeApiServer,
+    engine: &Engine,
 ) -> CheckResult {
+    let is_gated = |pod: &Pod| {
+        let queued = engine.queue().get(&pod.metadata.uid);
+        setup.out_of_tree.is_some() && queued.is_some_and(|(it, _)| it.gating.is_some())
+    };
     let is_received = |pod: &Pod| pod.status.conditions.iter().any(|it| it.kind == "PodScheduled");
-    match pending_pods(setup, api_server).find(|pod| !is_received(pod)) {
+    match pending_pods(setup, api_server).find(|pod| !is_received(pod) && !is_gated(pod)) {
         None => Ok(()),
         Some(pod) => {
             let name = pod.full_name();

@@ -1,6 +1,6 @@
 //! The reference model of the test plugins: what they should see, and the pods that they hold or wait for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use loadmaster_api::{Pod, Str};
 use loadmaster_engine::engine::EngineEvent;
@@ -11,6 +11,7 @@ use loadmaster_framework::{CycleState, PluginStates, World};
 use serde_json::Value;
 
 use super::invariants::CheckResult;
+use super::out_of_tree::OutOfTreeModel;
 use super::plugin_calls::{self, PluginCall};
 use super::watching_plugin::{self, ClosedNodes, NodePool};
 use crate::fake_api_server::{FakeApiServer, WatchedKind};
@@ -34,6 +35,9 @@ pub(super) struct PluginModel {
     /// When Permit rejects the pods that it holds, by uid.
     held: BTreeMap<Box<str>, MonoTime>,
     waits: BTreeMap<Box<str>, AttachmentWait>,
+    /// Pods that out-of-tree plugins hold at Permit.
+    pub waiting: BTreeSet<Box<str>>,
+    pub out_of_tree: OutOfTreeModel,
     n_waits: u64,
 }
 
@@ -51,6 +55,7 @@ impl PluginModel {
     /// The engine received an event.
     pub fn handle_event(&mut self, event: &EngineEvent) {
         let EngineEvent::ObjectChanged { object, value } = event else { return };
+        self.out_of_tree.handle_event(object, value.as_ref());
         if is_of_kind(object, WatchedKind::NodePool) {
             match value {
                 Some(value) => drop(self.pools.insert(object.name.clone(), value.clone())),
@@ -69,6 +74,7 @@ impl PluginModel {
     /// The engine handled its timeouts.
     pub fn expire_published(&mut self, now: MonoTime) {
         self.published.take_if(|(_, until)| *until <= now);
+        self.out_of_tree.expire_published(now);
     }
 
     /// Adds the objects and the published value to a world that was built from scratch; returns the states of the plugins.
@@ -121,7 +127,7 @@ impl PluginModel {
     }
 
     pub fn is_held(&self, uid: &str) -> bool {
-        self.held.contains_key(uid)
+        self.held.contains_key(uid) || self.waiting.contains(uid)
     }
 
     fn check_seen(&self, pools: &BTreeMap<Str, Vec<Str>>, closed: Option<&[Str]>) -> CheckResult {
@@ -181,8 +187,9 @@ impl PluginModel {
         }
         let waiting = engine.world().waiting_pods();
         let known: Vec<&str> = waiting.iter().map(|waiting| &*waiting.pod.uid).collect();
-        let held: Vec<&str> = self.held_pods().collect();
-        if known != held {
+        let held: BTreeSet<&str> =
+            self.held_pods().chain(self.waiting.iter().map(|uid| &**uid)).collect();
+        if !known.iter().eq(&held) {
             return Err(format!("the engine has the waiting pods {known:?}, expected {held:?}"));
         }
         Ok(())

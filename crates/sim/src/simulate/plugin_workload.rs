@@ -61,8 +61,8 @@ pub(super) struct PluginWorkload {
 }
 
 impl PluginWorkload {
-    pub fn new(rng: Rng, profile: &Profile) -> PluginWorkload {
-        PluginWorkload { rng, is_active: !profile.watches.is_empty() }
+    pub fn new(rng: Rng, is_active: bool) -> PluginWorkload {
+        PluginWorkload { rng, is_active }
     }
 
     /// Changes a custom object, or none.

@@ -172,6 +172,11 @@ impl ReferenceModel {
         pod.spec.node_name.is_empty() && has_scheduler_name(pod, scheduler_name)
     }
 
+    /// The pods that our profile has to place.
+    pub fn pending_pods(&self, scheduler_name: &str) -> impl Iterator<Item = &Pod> {
+        self.pods.values().filter(|pod| self.is_pending(pod, scheduler_name))
+    }
+
     /// Builds the world from these objects, without one pod.
     pub fn world(&self, gates: &FeatureGates, without: &str) -> World {
         let assigned = self.pods.iter().filter(|(uid, pod)| {

@@ -16,6 +16,7 @@ use loadmaster_stdx::Rng;
 use super::fake_extenders::{self, FakeExtenders};
 use super::faulty_network::{Delivery, FaultyNetwork};
 use super::invariants::{self, CheckResult};
+use super::out_of_tree::{self, OutOfTreeRun};
 use super::plugin_calls::{self, PluginCall};
 use super::plugin_workload::{self, PluginWorkload};
 use super::reference_model::{CallKind, ReferenceModel};
@@ -81,8 +82,9 @@ struct Runner<'a> {
     api_server: FakeApiServer,
     workload: Workload,
     plugin_workload: PluginWorkload,
-    /// Whether the profile has the plugin that holds pods between Reserve and Bind.
-    holds_pods: bool,
+    out_of_tree: Option<OutOfTreeRun>,
+    /// Whether the profile has the plugin that reports what is reserved, and may hold pods between Reserve and Bind.
+    reports_reserved: bool,
     network: FaultyNetwork,
     extenders: FakeExtenders,
     model: ReferenceModel,
@@ -103,7 +105,8 @@ impl<'a> Runner<'a> {
     ) -> Runner<'a> {
         let rng = Rng::new(options.seed);
         let mut api_server = FakeApiServer::default();
-        let workload = Workload::new(rng.split("users"), &mut api_server);
+        let change = setup.out_of_tree.as_ref().and_then(|it| it.pod_template.as_deref());
+        let workload = Workload::new(rng.split("users"), change, &mut api_server);
         let mut panic_rng = rng.split("panics");
         let panicking = setup.panicking.as_ref().filter(|_| panic_rng.one_in(3));
         let mut extender_rng = rng.split("extenders");
@@ -116,6 +119,7 @@ impl<'a> Runner<'a> {
             .then(|| plugin_rng.pick(&setup.with_test_plugins).clone())
             .filter(|_| plugin_rng.one_in(2));
         let holds_pods = with_plugins.as_deref().is_some_and(plugin_workload::has_holding_plugin);
+        let reports_reserved = holds_pods || plugin_workload::has_holding_plugin(&setup.profile);
         // A pod whose PreEnqueue panicked, or that an extender or Permit rejected at random, is requeued by the flush only.
         let is_odd = panicking.is_some() || with_extenders.is_some() || holds_pods;
         let flushes = is_odd || rng.split("flushes").one_in(2);
@@ -124,15 +128,25 @@ impl<'a> Runner<'a> {
         panicking_plugin::set_panic_rng(panicking.is_some().then_some(panic_rng));
         holding_plugin::set_hold_rng(holds_pods.then(|| plugin_rng.split("holds")));
         plugin_calls::take_recorded();
-        let kinds: &[WatchedKind] = match with_plugins {
-            Some(_) => &WatchedKind::ALL,
-            None => &WatchedKind::BUILT_IN,
+        let kinds = match with_plugins {
+            Some(_) => WatchedKind::ALL.to_vec(),
+            None if setup.out_of_tree.is_some() => out_of_tree::watched_kinds(&setup.profile),
+            None => WatchedKind::BUILT_IN.to_vec(),
         };
+        for kind in &kinds {
+            if let WatchedKind::Other(kind) = kind {
+                api_server.serve_kind(kind.clone());
+            }
+        }
+        let out_of_tree = setup.out_of_tree.clone();
+        let out_of_tree =
+            out_of_tree.map(|it| OutOfTreeRun::new(it, rng.split("out of tree"), &mut api_server));
         let mut run = Runner {
             engine: new_engine(&profile, setup, flushes, &mut rng.split("engine 0")),
             flushes,
-            plugin_workload: PluginWorkload::new(plugin_rng, &profile),
-            holds_pods,
+            plugin_workload: PluginWorkload::new(plugin_rng, with_plugins.is_some()),
+            out_of_tree,
+            reports_reserved,
             profile,
             setup: SimulatedSchedulerConfig { profile: checked, ..setup.clone() },
             options,
@@ -174,6 +188,9 @@ impl<'a> Runner<'a> {
             for _ in 0..self.rng.below(3) {
                 self.workload.random_operation(&mut self.api_server, self.now.wall);
                 self.plugin_workload.random_operation(&mut self.api_server);
+                if let Some(run) = &mut self.out_of_tree {
+                    run.random_operation(&mut self.api_server);
+                }
             }
             self.plugin_workload.run_controller(&mut self.api_server, false);
             self.workload.run_kubelets(&mut self.api_server, self.now.wall, false);
@@ -298,6 +315,10 @@ impl<'a> Runner<'a> {
         if let Some(event) = self.plugin_workload.publication(&self.api_server) {
             self.publish(event)?;
         }
+        let run = self.out_of_tree.as_mut();
+        for event in run.map(|it| it.publications(&self.api_server)).unwrap_or_default() {
+            self.publish(event)?;
+        }
         let held: Vec<Box<str>> = self.model.plugins.held_pods().map(Into::into).collect();
         let Some((uid, decision)) = self.plugin_workload.permit_decision(&held) else {
             return Ok(());
@@ -310,8 +331,12 @@ impl<'a> Runner<'a> {
     }
 
     fn publish(&mut self, event: EngineEvent) -> CheckResult {
-        if let EngineEvent::Published { value, ttl, .. } = &event {
-            self.model.plugins.publish(value, self.now.mono.after(*ttl));
+        if let EngineEvent::Published { plugin, value, ttl } = &event {
+            let until = self.now.mono.after(*ttl);
+            match &self.out_of_tree {
+                Some(_) => self.model.plugins.out_of_tree.publish(plugin, value, until),
+                None => self.model.plugins.publish(value, until),
+            }
         }
         match self.options.injected_bug {
             Some(InjectedBug::LostPublication) => Ok(()),
@@ -326,6 +351,7 @@ impl<'a> Runner<'a> {
                 PluginCall::Reserved { uid, node } => {
                     invariants::check_bind(&self.setup, &self.model, uid, node)?;
                     self.model.assume(uid, node.clone());
+                    self.model.plugins.out_of_tree.handle_reserved(uid);
                     self.report.reserved += 1;
                 }
                 PluginCall::Unreserved { uid }
@@ -338,6 +364,10 @@ impl<'a> Runner<'a> {
                 _ => {}
             }
             self.model.plugins.handle_call(self.now.mono, call)?;
+        }
+        if self.out_of_tree.is_some() {
+            let waiting = self.engine.world().waiting_pods().iter();
+            self.model.plugins.waiting = waiting.map(|waiting| waiting.pod.uid.clone()).collect();
         }
         Ok(())
     }
@@ -429,6 +459,12 @@ impl<'a> Runner<'a> {
                 Effect::RecordEvent(record) if record.reason == "Preempted" => {
                     invariants::check_preempted_event(&self.model, &record)?;
                 }
+                Effect::RecordEvent(record)
+                    if self.out_of_tree.is_some() && record.reason == "FailedScheduling" =>
+                {
+                    let out_of_tree = &mut self.model.plugins.out_of_tree;
+                    out_of_tree.handle_failed_attempt(&record.regarding.uid);
+                }
                 // While faults are injected, resources may also become free after the flush.
                 Effect::Observe(Observation::Bound { after_flush: true, .. })
                     if self.step == self.options.steps && self.profile.extenders.is_empty() =>
@@ -458,7 +494,7 @@ impl<'a> Runner<'a> {
 
     fn bind(&mut self, call: CallId, uid: &str, node: Str) -> CheckResult {
         self.report.binds += 1;
-        if self.holds_pods {
+        if self.reports_reserved {
             // Its node was checked when the pod was reserved.
             self.model.plugins.check_bind(uid, &node)?;
         } else {
@@ -527,6 +563,10 @@ impl<'a> Runner<'a> {
         if let Some(event) = self.plugin_workload.last_publication(&self.api_server) {
             self.publish(event)?;
         }
+        let run = self.out_of_tree.as_mut();
+        for event in run.map(|it| it.last_publications(&self.api_server)).unwrap_or_default() {
+            self.publish(event)?;
+        }
         let end = self.now.mono.after(SETTLE_TIMEOUT);
         let mut n_rounds = 0;
         while self.now.mono <= end {
@@ -558,9 +598,12 @@ impl<'a> Runner<'a> {
         invariants::check_nothing_in_flight(&self.engine)?;
         self.report.unschedulable =
             invariants::check_settled(&self.setup, &self.model, &self.api_server, &self.engine)?;
+        if let Some(run) = &self.out_of_tree {
+            run.check_settled(&self.api_server)?;
+        }
         // A status that could not be written is written after the next attempt only.
         if self.flushes {
-            invariants::check_pod_scheduled_conditions(&self.setup, &self.api_server)
+            invariants::check_pod_scheduled_conditions(&self.setup, &self.api_server, &self.engine)
         } else {
             Ok(())
         }

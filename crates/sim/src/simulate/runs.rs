@@ -41,6 +41,7 @@ impl SimulatedSchedulerConfig {
             panicking: Some(Arc::new(panicking)),
             with_extenders: with_extenders.map(Arc::new).into(),
             with_test_plugins: profiles_with_test_plugins(registry)?.into(),
+            out_of_tree: None,
             gates: AllFeatureGates::default().framework_gates(),
         })
     }

@@ -7,6 +7,7 @@ use loadmaster_stdx::Rng;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::out_of_tree::PodTemplateChange;
 use crate::cluster_made_pods::{CONTROLLER_KINDS, PodController};
 use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
 
@@ -78,10 +79,20 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    pub fn new(mut rng: Rng, api_server: &mut FakeApiServer) -> Workload {
+    /// Every pod template is passed to `change` first.
+    pub fn new(
+        mut rng: Rng,
+        change: Option<&PodTemplateChange>,
+        api_server: &mut FakeApiServer,
+    ) -> Workload {
         let features = WorkloadFeatures::random(&mut rng);
         let n = rng.range(1, N_TEMPLATES_MAX);
-        let manifests: Vec<Value> = (0..n).map(|nth| template(&mut rng, &features, nth)).collect();
+        let mut manifests: Vec<Value> =
+            (0..n).map(|nth| template(&mut rng, &features, nth)).collect();
+        if let Some(change) = change {
+            let mut rng = rng.split("pod templates");
+            manifests.iter_mut().for_each(|manifest| change(&mut rng, manifest));
+        }
         let mut admission_rng = rng.split("admission");
         let is_cluster_made = admission_rng.one_in(3);
         let controllers = manifests.iter().enumerate().filter(|_| is_cluster_made);
@@ -431,7 +442,7 @@ mod tests {
                 assert!(decode::<Pod>(pod).is_some(), "seed {seed}");
             }
             let mut api_server = FakeApiServer::default();
-            let mut workload = Workload::new(rng, &mut api_server);
+            let mut workload = Workload::new(rng, None, &mut api_server);
             workload.set_budget(&mut api_server);
             assert!(
                 api_server.nodes().count() > 0 && api_server.disruption_budgets().count() > 0,
