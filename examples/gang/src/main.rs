@@ -1,103 +1,136 @@
 //! Gang scheduling: binds the pods of a gang together, or none of them.
 //!
 //! A pod belongs to the gang in its label `example.com/gang`. The object of the kind Gang in the pod's namespace says how many pods must
-//! have a node before any of them is bound, and how long a pod waits at Permit for the others.
+//! have a node before any of them is bound, and how long they wait for each other.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc, time::Duration};
 
-use loadmaster::SchedulerCommand;
-use loadmaster::framework::*;
-use serde::Deserialize;
-use serde_json::Value;
+use loadmaster::api::{Str, Timestamp};
+use loadmaster::framework::{cluster_event::QueueingHintArgs, *};
+use loadmaster::{SchedulerCommand, serde_json::Value};
 
 const NAME: &str = "Gang";
 const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 const LABEL: &str = "example.com/gang";
 
-fn gangs() -> Gvr {
-    Gvr::new("example.com", "v1", "gangs")
-}
-
-/// The fields of the custom resource that the plugin reads.
-#[derive(Deserialize)]
-struct Gang {
-    spec: GangSpec,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct GangSpec {
-    min_members: usize,
-    #[serde(default = "default_timeout_seconds")]
-    timeout_seconds: u64,
-}
-
-fn default_timeout_seconds() -> u64 {
-    60
+/// Gangs take turns in the queue, by the time since which they wait: one that fails goes behind the others.
+#[derive(Clone)]
+struct Turn {
+    since: Timestamp,
+    /// When all members must have a node; set when the first one waits at Permit.
+    deadline: Option<MonoTime>,
 }
 
 struct Plugin {
-    gangs: ObjectSlot<Gang>,
+    gangs: ObjectSlot<Value>,
     members: PodIndex,
+    /// By namespace and name of the gang.
+    turns: PluginStateSlot<BTreeMap<(Str, Str), Turn>>,
 }
 
 fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
-    let gangs_slot = points.watch(gangs(), WatchRequirement::Required);
+    let gangs = points.watch(Gvr::new("example.com", "v1", "gangs"), WatchRequirement::Required);
+    let gang_event = gangs.kind().event_resource();
     let members = points.pod_index(PodIndexKey::Label(LABEL.into()));
-    let plugin = Arc::new(Plugin { gangs: gangs_slot, members });
+    let turns = points.plugin_state_slot(BTreeMap::new());
+    let plugin = Arc::new(Plugin { gangs, members, turns });
+    points.pod_event_handler = Some(plugin.clone());
+    points.queue_sort = Some(plugin.clone());
     points.pre_filter = Some(plugin.clone());
+    points.incremental = Some(plugin.clone());
     points.reserve = Some(plugin.clone());
-    points.permit = Some(plugin);
-    let gang_changed = gangs().event_resource();
-    points.register_event(
-        ClusterEvent::new(gang_changed, ActionType::ADD | ActionType::UPDATE),
-        Some(Arc::new(hint_for_gang_event)),
-    );
-    // Resources became free for members that did not fit.
-    points.register_event(
-        ClusterEvent::new(
-            EventResource::Node,
-            ActionType::ADD | ActionType::UPDATE_NODE_ALLOCATABLE,
-        ),
-        None,
-    );
-    points.register_event(ClusterEvent::new(EventResource::AssignedPod, ActionType::DELETE), None);
+    points.permit = Some(plugin.clone());
+    let hint = move |args: &QueueingHintArgs<'_>| Ok(QueueingHint::queue_if(plugin.may_help(args)));
+    let node_grew = ActionType::ADD | ActionType::UPDATE_NODE_ALLOCATABLE;
+    let events = [
+        ClusterEvent::new(gang_event, ActionType::ADD | ActionType::UPDATE),
+        ClusterEvent::new(EventResource::Node, node_grew),
+        ClusterEvent::new(EventResource::AssignedPod, ActionType::DELETE),
+        ClusterEvent::new(EventResource::UnschedulablePod, ActionType::UPDATE_POD_LABEL),
+    ];
+    points.register_events(events, Some(Arc::new(hint)));
     Ok(())
 }
 
-fn gang_of(pod: &PodInfo) -> Option<&str> {
-    pod.template.labels.get(LABEL).map(|name| name.as_str())
+fn gang_of(pod: &PodInfo) -> Option<(Str, Str)> {
+    Some((pod.template.namespace.clone(), pod.template.labels.get(LABEL)?.clone()))
 }
 
-fn is_member_of(pod: &PodInfo, namespace: &str, gang: &str) -> bool {
-    gang_of(pod) == Some(gang) && pod.template.namespace == namespace
-}
-
-/// Queueing hint: a Gang was added or updated. Is it the gang of this pod?
-fn hint_for_gang_event(
-    args: &cluster_event::QueueingHintArgs<'_>,
-) -> Result<QueueingHint, Failure> {
-    let Some(EventObject::Other(changed)) = args.new else { return Ok(QueueingHint::Skip) };
-    let is_own_gang = is_member_of(args.pod, &changed.namespace, &changed.name);
-    Ok(if is_own_gang { QueueingHint::Queue } else { QueueingHint::Skip })
+fn number(gang: &Value, field: &str) -> u64 {
+    gang["spec"][field].as_u64().unwrap_or_default()
 }
 
 impl Plugin {
-    /// Uids of the other pods of the gang that wait at Permit.
-    fn other_waiting_members(&self, cx: &SerialCx<'_>, pod: &PodInfo) -> Vec<Box<str>> {
-        let all = cx.sibling_pods(&self.members, pod).waiting();
-        all.filter(|it| it.pod.uid != pod.uid).map(|it| it.pod.uid.clone()).collect()
+    /// The pod's gang, if it is in one; or why none of its pods may be scheduled yet.
+    fn gang<'a>(&self, world: &'a World, pod: &PodInfo) -> Result<Option<&'a Value>, Rejection> {
+        let Some((namespace, name)) = gang_of(pod) else { return Ok(None) };
+        let members = world.sibling_pods(&self.members, pod);
+        let n = members.n_pending() + members.n_assigned();
+        match world.watched_objects().lister(&self.gangs).get(&namespace, &name) {
+            Some(gang) if n as u64 >= number(gang, "minMembers") => Ok(Some(gang)),
+            Some(_) => Err(Rejection::unresolvable(format!("gang {name:?} has only {n} pods"))),
+            None => Err(Rejection::unresolvable(format!("gang {name:?} not found"))),
+        }
+    }
+
+    fn turn<'a>(&self, states: &'a mut PluginStates, pod: &PodInfo) -> Option<&'a mut Turn> {
+        states.get_mut(self.turns)?.get_mut(&gang_of(pod)?)
+    }
+
+    /// Whether an event may help a rejected pod. What its own gang releases does not.
+    fn may_help(&self, args: &QueueingHintArgs<'_>) -> bool {
+        let released_by = args.old.and_then(EventObject::pod).and_then(gang_of);
+        (released_by.is_none() || released_by != gang_of(args.pod))
+            && self.gang(args.world, args.pod).is_ok()
+    }
+}
+
+impl PodEventHandler for Plugin {
+    fn on_pod_change(&self, mut cx: SerialCx<'_>, change: &PodChange) {
+        let (now, pod) = (cx.now().wall, change.new.as_ref().or(change.old.as_ref()));
+        let Some((pod, gang)) = pod.and_then(|pod| Some((pod, gang_of(pod)?))) else { return };
+        let Some(turns) = cx.states.get_mut(self.turns) else { return };
+        let members = cx.world.sibling_pods(&self.members, pod);
+        if members.n_pending() + members.n_assigned() == 0 {
+            turns.remove(&gang);
+        } else {
+            turns.entry(gang).or_insert(Turn { since: now, deadline: None });
+        }
+        if change.old.is_none() && self.gang(cx.world, pod).is_ok() {
+            cx.activate(members.pending().map(|pod| &*pod.uid));
+        }
+    }
+}
+
+impl QueueSort for Plugin {
+    fn compare(&self, cx: Cx<'_>, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering {
+        let turns = cx.states.get(self.turns);
+        let key = |it: &QueuedPodInfo| {
+            let first_attempt = it.initial_attempt.map_or(it.queued, |now| now.wall);
+            let gang = gang_of(&it.pod);
+            let turn = gang.as_ref().and_then(|gang| Some(turns?.get(gang)?.since));
+            (-i64::from(it.pod.template.priority()), turn.unwrap_or(first_attempt), gang)
+        };
+        key(a).cmp(&key(b))
     }
 }
 
 impl PreFilter for Plugin {
     fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
-        let Some(gang) = gang_of(pod) else { return Ok(PreFilterResult::Skip) };
-        match cx.objects(&self.gangs).get(&pod.template.namespace, gang) {
-            Some(_) => Ok(PreFilterResult::Skip),
-            None => Err(Rejection::unresolvable(format!("gang {gang:?} not found"))),
-        }
+        self.gang(cx.world, pod).map(|_| PreFilterResult::Skip)
+    }
+}
+
+/// Pods without a gang share their results. Those of members depend on all other members.
+impl Incremental for Plugin {
+    type Key = ();
+
+    fn key(&self, _: &World, pod: &PodInfo) -> Option<()> {
+        gang_of(pod).is_none().then_some(())
+    }
+
+    fn prepare(&self, _: &mut PrepareCx<'_>, (): &()) -> PrepareResult {
+        PrepareResult::Skip
     }
 }
 
@@ -108,45 +141,41 @@ impl Permit for Plugin {
         pod: &Arc<PodInfo>,
         _: NodeInfo<'_>,
     ) -> Result<PermitResult, Rejection> {
-        let Some(gang) = gang_of(pod) else { return Ok(PermitResult::Allow) };
-        let namespace = &pod.template.namespace;
-        let Some(Gang { spec }) = cx.objects(&self.gangs).get(namespace, gang) else {
-            return Err(Rejection::unschedulable(format!("gang {gang:?} was deleted")));
-        };
-        // Bound members, waiting members, and this pod, which is already assumed.
-        if cx.sibling_pods(&self.members, pod).n_assigned() < spec.min_members {
-            return Ok(PermitResult::Wait(Duration::from_secs(spec.timeout_seconds)));
+        let Some(gang) = self.gang(cx.world, pod)? else { return Ok(PermitResult::Allow) };
+        let Some(turn) = self.turn(cx.states, pod) else { return Ok(PermitResult::Allow) };
+        let (now, members) = (cx.world.now().mono, cx.world.sibling_pods(&self.members, pod));
+        // Bound pods, those that wait, and this one, which is already assumed.
+        if members.n_assigned() as u64 >= number(gang, "minMembers") {
+            turn.deadline = None;
+            members.waiting().for_each(|it| cx.allow_waiting_pod(NAME, &it.pod.uid));
+            return Ok(PermitResult::Allow);
         }
-        for uid in self.other_waiting_members(&cx, pod) {
-            cx.allow_waiting_pod(NAME, &uid);
-        }
-        Ok(PermitResult::Allow)
+        let timeout = Duration::from_secs(number(gang, "timeoutSeconds"));
+        let deadline = *turn.deadline.get_or_insert(now.after(timeout));
+        cx.activate(members.pending().map(|pod| &*pod.uid));
+        Ok(PermitResult::Wait(deadline.since(now)))
     }
 }
 
 impl Reserve for Plugin {
-    fn reserve(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: NodeInfo<'_>) -> Result<(), Rejection> {
-        Ok(())
-    }
-
-    /// A member timed out at Permit or failed later: reject the other members that wait.
+    /// A member timed out at Permit or failed: the others that wait are rejected.
     fn unreserve(&self, mut cx: SerialCx<'_>, pod: &Arc<PodInfo>, _: &str) {
-        let Some(gang) = gang_of(pod) else { return };
-        for uid in self.other_waiting_members(&cx, pod) {
-            cx.reject_waiting_pod(
-                NAME,
-                &uid,
-                format!("pod {} of gang {gang:?} was rejected", pod.name),
-            );
+        let since = cx.now().wall;
+        let Some(turn) = self.turn(cx.states, pod).filter(|it| it.deadline.is_some()) else {
+            return;
+        };
+        *turn = Turn { since, deadline: None };
+        cx.sort_queue();
+        let waiting = cx.world.sibling_pods(&self.members, pod).waiting();
+        for other in waiting.filter(|it| it.pod.uid != pod.uid) {
+            let why = format!("pod {} of the same gang was rejected", pod.name);
+            cx.reject_waiting_pod(NAME, &other.pod.uid, why);
         }
     }
 }
 
 fn main() -> std::process::ExitCode {
-    SchedulerCommand::new()
-        .with_name(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
-        .with_plugin(DEF)
-        .run()
+    SchedulerCommand::new().with_plugin(DEF).run()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster::SchedulerCommand;
-use loadmaster::framework::*;
+use loadmaster::framework::{incremental::RowDependency, *};
 use loadmaster::service::{ServiceHandle, ServiceResult};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,21 +28,24 @@ const REPORT_BYTES_MAX: u64 = 16 << 20;
 /// Load of nodes, 0 to 1, by name.
 type Report = BTreeMap<String, f64>;
 
+#[derive(Clone, Copy)]
 struct Plugin {
     report: PublishedValueSlot<Report>,
 }
 
 fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
     points.request_field(ExtraField::NodeAnnotations);
-    points.score = Some(Arc::new(Plugin { report: points.published_value_slot() }));
+    let plugin = Arc::new(Plugin { report: points.published_value_slot() });
+    points.score = Some(plugin.clone());
+    points.incremental = Some(plugin);
     points.register_no_events();
     Ok(())
 }
 
-impl Score for Plugin {
-    fn score(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
-        // Without a report all nodes get the same score. A node without any information counts as half loaded.
-        let Some(report) = cx.published_value(self.report) else { return Ok(0) };
+impl Plugin {
+    /// Without a report all nodes get the same score. A node without any information counts as half loaded.
+    fn node_score(&self, cx: EvaluatorCx<'_>, node: NodeInfo<'_>) -> i64 {
+        let Some(report) = cx.published_value(self.report) else { return 0 };
         let expected = || {
             node.annotation(EXPECTED_LOAD_ANNOTATION)?
                 .parse()
@@ -51,7 +54,29 @@ impl Score for Plugin {
         };
         let load = report.get(node.name()).copied().or_else(expected).unwrap_or(0.5);
         let load = load.clamp(0.0, 1.0);
-        Ok(MAX_NODE_SCORE - (load * MAX_NODE_SCORE as f64).round() as i64)
+        MAX_NODE_SCORE - (load * MAX_NODE_SCORE as f64).round() as i64
+    }
+}
+
+impl Score for Plugin {
+    fn score(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
+        Ok(self.node_score(cx.evaluator_cx(), node))
+    }
+}
+
+/// The score does not depend on the pod: all pods share the results. A new report, and a change of a node, make them be computed again.
+impl Incremental for Plugin {
+    type Key = ();
+
+    fn key(&self, _: &World, _: &PodInfo) -> Option<()> {
+        Some(())
+    }
+
+    fn prepare(&self, _: &mut PrepareCx<'_>, (): &()) -> PrepareResult {
+        let plugin = *self;
+        PrepareResult::row_local(RowDependency::Node, move |cx, row| {
+            Some(plugin.node_score(cx, cx.world.node(row)?))
+        })
     }
 }
 

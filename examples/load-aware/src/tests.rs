@@ -1,4 +1,7 @@
-use loadmaster::testkit::{PluginTestBenchError, TestCluster, node, pod};
+use loadmaster::framework::testkit::incremental_history::check_incremental_history;
+use loadmaster::testkit::{
+    FaultSimulation, PluginTestBench, PluginTestBenchError, TestCluster, node, pod,
+};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -116,5 +119,42 @@ fn a_single_feasible_node_is_not_scored() -> Result<(), PluginTestBenchError> {
     cluster.create_pod(pod("web"))?;
     cluster.run_until_idle()?;
     assert_eq!(cluster.node_of("web"), Some("a".to_owned()));
+    Ok(())
+}
+
+#[test]
+fn the_incremental_form_follows_reports_and_annotations() -> Result<(), PluginTestBenchError> {
+    for seed in 0..20 {
+        let mut bench = PluginTestBench::new(&DEF, json!({}))?;
+        let mut rng = Rng::new(seed);
+        let change = |bench: &mut PluginTestBench, rng: &mut Rng| {
+            let name = *rng.pick(&["a", "b", "c"]);
+            let load = rng.range(0, 12) as f64 / 10.0;
+            match rng.below(3) {
+                0 => bench.publish(&json!({name: load, "other": 0.5}))?,
+                1 => drop(bench.node(node(name))?),
+                _ => {
+                    let load = load.to_string();
+                    bench.node(node(name).annotation(EXPECTED_LOAD_ANNOTATION, &load))?;
+                }
+            }
+            Ok("a report or a node")
+        };
+        check_incremental_history(&mut bench, &mut rng, 100, |_| pod("web").into(), change)?;
+        let report = bench.check_key(pod("web").request("cpu", "1"))?;
+        assert_eq!(report.kept.len(), report.n_changes, "no field of the pod is read");
+    }
+    Ok(())
+}
+
+#[test]
+fn scores_from_reports_survive_faults() -> Result<(), PluginTestBenchError> {
+    let profile = json!({"plugins": {"score": {"enabled": [{"name": NAME, "weight": 5}]}}});
+    let simulation = FaultSimulation::new([DEF], profile).published_values(NAME, |rng, cluster| {
+        let mut load = |name: &str| (name.to_owned(), json!(rng.range(0, 10) as f64 / 10.0));
+        cluster.nodes().map(|node| load(node.name())).collect()
+    });
+    let report = simulation.run(0..20)?;
+    assert!(report.bound > 500, "{report}");
     Ok(())
 }

@@ -1,10 +1,18 @@
+use futures::StreamExt as _;
+use loadmaster::k8s_openapi::api::core::v1::Pod;
 use loadmaster::k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use loadmaster::kube::api::*;
+use loadmaster::kube::{Client, core::GroupVersionKind};
+use serde_json::json;
 use std::time::Duration;
 
+use loadmaster::framework::testkit::incremental_history::check_incremental_history;
 use loadmaster::testkit::{
-    PluginTestBench, PluginTestBenchError, ServiceTestBench, TestCluster, node, pod,
+    FaultSimulation, PluginTestBench, PluginTestBenchError, ServiceTestBench, TestCluster, node,
+    pod,
 };
 
+use super::controller::control;
 use super::*;
 
 fn podgroups() -> Gvr {
@@ -68,6 +76,71 @@ fn a_group_is_scheduled_when_its_status_says_that_it_is_complete()
             assert_eq!(cluster.node_of(name).as_deref(), Some("a"), "seed {seed}: {name}");
         }
     }
+    Ok(())
+}
+
+const ZONES: [&str; 3] = ["z1", "z2", "z3"];
+
+/// A group of at most five pods, in a zone or in any.
+fn random_group(rng: &mut Rng, name: &str, members: Option<usize>) -> Value {
+    let mut group = group(name, rng.range(1, 5) as usize, members);
+    if rng.one_in(2) {
+        group["spec"]["zone"] = json!(*rng.pick(&ZONES));
+    }
+    group
+}
+
+#[test]
+fn members_run_in_the_zone_of_their_group() -> Result<(), PluginTestBenchError> {
+    for seed in 0..20 {
+        let mut bench = PluginTestBench::new(&DEF, json!({}))?;
+        let mut rng = Rng::new(seed);
+        let change = |bench: &mut PluginTestBench, rng: &mut Rng| {
+            let name = *rng.pick(&["a", "b"]);
+            if rng.one_in(2) {
+                bench.object(&podgroups(), random_group(rng, name, None))?;
+                return Ok("a group");
+            }
+            bench.node(node(name).label(ZONE, *rng.pick(&ZONES)))?;
+            Ok("a node")
+        };
+        let member = |rng: &mut Rng| match *rng.pick(&["", "a", "b"]) {
+            "" => pod("web").into(),
+            group => pod("web").label(LABEL, group).into(),
+        };
+        check_incremental_history(&mut bench, &mut rng, 100, member, change)?;
+        bench.check_key(pod("web").label(LABEL, "a"))?;
+    }
+    let mut bench = PluginTestBench::new(&DEF, json!({}))?;
+    let mut in_zone = group("a", 1, Some(1));
+    in_zone["spec"]["zone"] = json!("z1");
+    bench.object(&podgroups(), in_zone)?;
+    bench.node(node("one").label(ZONE, "z1"))?;
+    bench.node(node("two").label(ZONE, "z2"))?;
+    let rejected = "UnschedulableAndUnresolvable node(s) were outside of the PodGroup's zone";
+    let want = ["one Success".to_owned(), format!("two {rejected}")];
+    assert_eq!(bench.filter(pod("web").label(LABEL, "a"))?, want);
+    Ok(())
+}
+
+#[test]
+fn groups_survive_faults() -> Result<(), PluginTestBenchError> {
+    let profile = json!({"plugins": {"multiPoint": {"enabled": [{"name": NAME}]}}});
+    let simulation = FaultSimulation::new([DEF], profile)
+        .pods(|rng, pod| match *rng.pick(&["", "a", "b"]) {
+            "" => pod,
+            group => pod.label(LABEL, group),
+        })
+        .objects(podgroups(), |rng, cluster| {
+            // What the controller has written.
+            let name = *rng.pick(&["a", "b"]);
+            let is_member =
+                |labels: &loadmaster::api::Labels| labels.get(LABEL).is_some_and(|it| *it == name);
+            let n_members = cluster.pods().filter(|pod| is_member(&pod.metadata.labels)).count();
+            Some(random_group(rng, name, Some(n_members)))
+        });
+    let report = simulation.run(0..20)?;
+    assert!(report.bound > 100 && report.unschedulable > 50, "{report}");
     Ok(())
 }
 
