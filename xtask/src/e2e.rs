@@ -8,6 +8,7 @@ mod churn;
 mod conformance;
 mod control_plane;
 mod controllers;
+mod demos;
 mod drain;
 mod extender;
 mod gang;
@@ -86,6 +87,8 @@ enum E2eCommand {
     Replicas(replicas::Args),
     /// Compare kube-scheduler and Loadmaster with a scripted extender that injects faults.
     Extender(extender::Args),
+    /// Run the demo of each example plugin with `up`, and check which pods are assigned, and why others are not.
+    Demos,
     /// Test all-or-nothing scheduling with the example gang.
     Gang(gang::Args),
     /// Test GPU sharing with the example extenders.
@@ -148,6 +151,7 @@ async fn dispatch(what: &E2eCommand) -> Result<bool> {
         E2eCommand::KillWrites(args) => kill_writes::run(args).await,
         E2eCommand::Kubectl(args) => kubectl::run(args).await,
         E2eCommand::Controllers(args) => controllers::run(args).await,
+        E2eCommand::Demos => demos::run(),
         E2eCommand::Drain(args) => drain::run(args).await,
         E2eCommand::Replicas(args) => replicas::run(args).await,
         E2eCommand::Record(args) => record::run(args).await,

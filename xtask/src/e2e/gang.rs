@@ -142,7 +142,7 @@ async fn missing_kinds(endpoints: &ApiClient) -> Result<Option<f64>> {
     value.map(|value| value.parse().context("reading a metric")).transpose()
 }
 
-/// Three of four pods are reserved, and wait at Permit for the fourth.
+/// Three of four pods wait in the queue for the fourth.
 async fn incomplete_gang(api: &ApiClient) -> Result<()> {
     gang(api, "short", 4, 300).await?;
     for i in 0..3 {
