@@ -102,7 +102,7 @@ fn topologies(labels: &Labels) -> impl Iterator<Item = VolumeTopology> {
 /// Whether a node with these labels is in all of the zones and regions.
 fn matches(labels: &Labels, topologies: &[VolumeTopology]) -> bool {
     // In a cluster of one zone nodes may have no such label.
-    let is_anywhere = !TOPOLOGY_LABELS.iter().any(|key| labels.contains_key(*key));
+    let is_anywhere = !TOPOLOGY_LABELS.iter().any(|key| labels.contains_key(key));
     is_anywhere
         || topologies.iter().all(|wanted| {
             let value = labels.get(wanted.key).or_else(|| match wanted.key {

@@ -116,8 +116,7 @@ impl Covered {
             true => vec![ActionType::ADD, ActionType::DELETE, ActionType::UPDATE],
             false => bits.collect(),
         };
-        for bit in
-            actions.into_iter().filter(|action| registered.event.action.intersects(*action))
+        for bit in actions.into_iter().filter(|action| registered.event.action.intersects(*action))
         {
             for hint in wanted {
                 let is_covered = self.hints.iter().any(|(known, event, answer)| {

@@ -118,7 +118,7 @@ fn toggles_of_a_stage() {
     check(
         &["AllAlpha=true"],
         &expect![
-            "cannot set AllAlpha to true: this version of Loadmaster does not implement DRAListTypeAttributes, DRANodeAllocatableResources, DRAWorkloadResourceClaims, GangScheduling, GenericWorkload, TopologyAwareWorkloadScheduling, VolumeLimitScaling, WorkloadAwarePreemption"
+            "cannot set AllAlpha to true: this version of Loadmaster does not implement DRAListTypeAttributes, DRANodeAllocatableResources, DRAWorkloadResourceClaims, GangScheduling, GenericWorkload, TopologyAwareWorkloadScheduling, WorkloadAwarePreemption"
         ],
     );
     check(
