@@ -128,6 +128,9 @@ fn evaluate(input: &mut SchedulingInput<'_>) -> Evaluation {
 
 /// Whether a dry run may differ from a world without the victims (see the module documentation).
 fn is_excluded(input: &SchedulingInput<'_>) -> bool {
+    if has_claim_of_several_pods(input) {
+        return true;
+    }
     let constraints = &input.pod.template.spec.topology_spread_constraints;
     let is_hard = constraints.iter().any(|known| known.when_unsatisfiable == "DoNotSchedule");
     let is_going = |pod: &Arc<PodInfo>| {
@@ -139,6 +142,24 @@ fn is_excluded(input: &SchedulingInput<'_>) -> bool {
     let mut nodes = input.world.nominated_nodes();
     counts_terminating
         || nodes.any(|node| input.world.nominated_pods_for_node(node).iter().any(apart))
+}
+
+/// Whether several assigned pods name a claim of the pod, in any namespace. Dry runs count the users of a ReadWriteOncePod claim as
+/// upstream does: the claim counts as used once, and every pod that is removed and names a claim like it frees it.
+fn has_claim_of_several_pods(input: &SchedulingInput<'_>) -> bool {
+    let claims = |pod: &PodInfo| -> Vec<String> {
+        let volumes = pod.template.spec.volumes.iter();
+        let claims = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
+        claims.map(|claim| claim.claim_name.to_string()).collect()
+    };
+    let own = claims(&input.pod);
+    let assigned = input.world.node_infos().flat_map(|node| node.pods());
+    let mut used: Vec<String> = assigned.flat_map(|pod| claims(pod)).collect();
+    used.retain(|name| own.contains(name));
+    let n_used = used.len();
+    used.sort_unstable();
+    used.dedup();
+    used.len() < n_used
 }
 
 /// A pod of lower priority, and whether its eviction violates a budget.
