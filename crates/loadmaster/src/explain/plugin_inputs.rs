@@ -121,7 +121,6 @@ impl PluginInputs {
 
     /// Adds the watched objects of a profile's plugins to the world, and prints notes about missing inputs that matter for the pod.
     pub fn add_to_world(&self, profile: &Profile, world: &mut World, pod: &PodInfo) {
-        let has_volumes = !pod.template.spec.volumes.is_empty();
         for watch in &profile.watches {
             world.watch_objects(watch);
         }
@@ -138,7 +137,7 @@ impl PluginInputs {
                     let errors = objects.iter().filter_map(update);
                     errors.for_each(|error| print_to_stderr(&format!("warning: {error}")));
                 }
-                None if is_about_volumes(gvr) && !has_volumes => {}
+                None if is_about_volumes(gvr) && !has_volumes(pod) => {}
                 None => self.note_missing(gvr, *presence),
             }
         }
@@ -162,10 +161,19 @@ impl PluginInputs {
     }
 }
 
-/// Whether objects of this kind matter for pods with volumes only.
+/// Whether the in-tree volume plugins read the kind; it matters only to pods with volumes.
 fn is_about_volumes(gvr: &Gvr) -> bool {
-    let is_core = ["persistentvolumes", "persistentvolumeclaims"].contains(&&*gvr.resource);
-    gvr.group == "storage.k8s.io" || gvr.group.is_empty() && is_core
+    let is_core = gvr.group.is_empty() && gvr.resource.starts_with("persistentvolume");
+    is_core || gvr.group == "storage.k8s.io"
+}
+
+/// Whether a pod has volumes that a volume plugin reads.
+fn has_volumes(pod: &PodInfo) -> bool {
+    pod.template.spec.volumes.iter().any(|volume| {
+        volume.persistent_volume_claim.is_some()
+            || volume.ephemeral.is_some()
+            || volume.disk.is_some()
+    })
 }
 
 /// The items of a list, with apiVersion and kind of a typed list; any other object is returned as it is.

@@ -81,6 +81,7 @@ fn a_live_cluster_is_explained() {
         2> warning: this cluster has no csinodes: plugins that watch it see no objects
         2> warning: this cluster has no csistoragecapacities: plugins that watch it see no objects
         2> warning: this cluster has no storageclasses: plugins that watch it see no objects
+        2> warning: this cluster has no volumeattachments: plugins that watch it see no objects
         exit 1
     "#]].assert_eq(&text);
 }
