@@ -218,13 +218,6 @@ mod tests {
               verbs:
               - create
             - apiGroups:
-              - storage.k8s.io
-              resources:
-              - csistoragecapacities
-              verbs:
-              - list
-              - watch
-            - apiGroups:
               - ""
               resources:
               - persistentvolumeclaims
@@ -248,14 +241,28 @@ mod tests {
             - apiGroups:
               - storage.k8s.io
               resources:
-              - csidrivers
+              - csinodes
               verbs:
               - list
               - watch
             - apiGroups:
               - storage.k8s.io
               resources:
-              - csinodes
+              - volumeattachments
+              verbs:
+              - list
+              - watch
+            - apiGroups:
+              - storage.k8s.io
+              resources:
+              - csistoragecapacities
+              verbs:
+              - list
+              - watch
+            - apiGroups:
+              - storage.k8s.io
+              resources:
+              - csidrivers
               verbs:
               - list
               - watch
