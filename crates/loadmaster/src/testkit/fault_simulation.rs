@@ -54,7 +54,10 @@ impl FaultSimulation {
 
     /// Changes the pods that users create: called once for each of the few manifests from which the pods of a run are made. They are in the
     /// namespace `default`, have the label `app` (`web`, `db` or `cache`) and random requests.
-    pub fn pods(mut self, change: impl Fn(&mut Rng, PodBuilder) -> PodBuilder + 'static) -> Self {
+    pub fn pods(
+        mut self,
+        change: impl Fn(&mut Rng, PodBuilder) -> PodBuilder + Send + Sync + 'static,
+    ) -> Self {
         let change = move |rng: &mut Rng, manifest: &mut Value| {
             *manifest = change(rng, manifest.take().into()).into();
         };
@@ -67,7 +70,7 @@ impl FaultSimulation {
     pub fn objects(
         mut self,
         kind: Gvr,
-        make: impl Fn(&mut Rng, ClusterView<'_>) -> Option<Value> + 'static,
+        make: impl Fn(&mut Rng, ClusterView<'_>) -> Option<Value> + Send + Sync + 'static,
     ) -> Self {
         self.workload.objects.push((kind, Box::new(make)));
         self
@@ -77,7 +80,7 @@ impl FaultSimulation {
     pub fn published_values(
         mut self,
         plugin: &str,
-        make: impl Fn(&mut Rng, ClusterView<'_>) -> Value + 'static,
+        make: impl Fn(&mut Rng, ClusterView<'_>) -> Value + Send + Sync + 'static,
     ) -> Self {
         self.workload.values.push((plugin.to_owned(), Box::new(make)));
         self
@@ -86,7 +89,7 @@ impl FaultSimulation {
     /// Checks the cluster when everything has settled. Pods that Permit holds or rejects are checked by this alone.
     pub fn check_at_end(
         mut self,
-        check: impl Fn(ClusterView<'_>) -> Result<(), String> + 'static,
+        check: impl Fn(ClusterView<'_>) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
         self.workload.final_check = Some(Box::new(check));
         self

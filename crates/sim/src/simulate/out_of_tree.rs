@@ -27,16 +27,16 @@ use crate::fake_api_server::{FakeApiServer, WatchedKind};
 use crate::world_loader::{DefaultProfileError, build_profiles};
 
 /// Changes the manifest of a pod template, of which a run makes many pods.
-pub type PodTemplateChange = dyn Fn(&mut Rng, &mut Value);
+pub type PodTemplateChange = dyn Fn(&mut Rng, &mut Value) + Send + Sync;
 
 /// Makes an object of a watched kind, or none. An object of the same name is replaced.
-pub type ObjectSource = dyn Fn(&mut Rng, ClusterView<'_>) -> Option<Value>;
+pub type ObjectSource = dyn Fn(&mut Rng, ClusterView<'_>) -> Option<Value> + Send + Sync;
 
 /// Makes a value that a service publishes.
-pub type ValueSource = dyn Fn(&mut Rng, ClusterView<'_>) -> Value;
+pub type ValueSource = dyn Fn(&mut Rng, ClusterView<'_>) -> Value + Send + Sync;
 
 /// Checks the objects after everything has settled; `Err` says what is wrong.
-pub type FinalCheck = dyn Fn(ClusterView<'_>) -> Result<(), String>;
+pub type FinalCheck = dyn Fn(ClusterView<'_>) -> Result<(), String> + Send + Sync;
 
 /// What happens around out-of-tree plugins. Empty by default.
 #[derive(Default)]
@@ -189,14 +189,15 @@ impl OutOfTreeRun {
         one_in: u64,
         ttl: Duration,
     ) -> Vec<EngineEvent> {
-        let rng = &mut self.rng;
-        let values = self.workload.values.iter().filter_map(|(plugin, source)| {
-            rng.one_in(one_in).then(|| {
-                let value = source(rng, ClusterView(api_server));
-                EngineEvent::Published { plugin: plugin.as_str().into(), value, ttl }
-            })
-        });
-        values.collect()
+        let mut events = Vec::new();
+        for (plugin, source) in &self.workload.values {
+            if self.rng.one_in(one_in) {
+                let value = source(&mut self.rng, ClusterView(api_server));
+                let plugin = plugin.as_str().into();
+                events.push(EngineEvent::Published { plugin, value, ttl });
+            }
+        }
+        events
     }
 
     /// The author's check of the end.
