@@ -46,7 +46,8 @@ const CRATES_WITH_MODULE_ORDER: &[&str] =
     &["client", "config", "engine", "framework", "plugins", "stdx"];
 
 /// Modules of `plugins` that are no plugin, and that every plugin may use.
-const SHARED_BY_PLUGINS: &[&str] = &["normalize", "tolerations"];
+const SHARED_BY_PLUGINS: &[&str] =
+    &["column_filter", "csi_migration", "normalize", "tolerations", "utilization_shape", "volumes"];
 
 /// Checks the dependencies between the workspace's crates, and the imports inside those whose modules are in order.
 pub fn run() -> Result<()> {

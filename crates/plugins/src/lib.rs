@@ -23,7 +23,6 @@ pub mod taint_toleration;
 mod tolerations;
 mod utilization_shape;
 pub mod volume_binding;
-mod volume_details;
 pub mod volume_restrictions;
 pub mod volume_zone;
 mod volumes;

@@ -18,6 +18,7 @@ mod hints;
 mod node_volumes;
 mod score;
 mod unbound_object;
+mod volume_details;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +36,7 @@ use loadmaster_framework::{
 use serde_json::Value;
 
 use crate::DeclaredReasons;
-use crate::volume_details::VolumeDetails;
+
 use crate::volumes::{StorageKind, volumes_fragment};
 use args::{Args, complete_args};
 use assume_cache::{AssumeCache, Concerned};
@@ -48,6 +49,7 @@ use node_volumes::{
 };
 use score::VolumeCapacityScorer;
 use unbound_object::UnboundObject;
+use volume_details::VolumeDetails;
 
 /// The plugin's name in configurations.
 pub const NAME: &str = "VolumeBinding";

@@ -8,7 +8,7 @@ use loadmaster_framework::incremental::RowDependency;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, EvaluatorCx, ExtensionPoints, Filter, Gvr, Incremental, NodeInfo,
     ObjectSlot, PluginDef, PluginError, PodInfo, PrepareCx, PrepareResult, Rejection,
-    WatchRequirement, World,
+    WatchRequirement,
 };
 use loadmaster_sim::simulate::{
     OutOfTreeWorkload, SimulatedSchedulerConfig, SimulationOptions, SimulationReport,
@@ -72,7 +72,7 @@ impl Filter for Closing {
 impl Incremental for Closing {
     type Key = ();
 
-    fn key(&self, _: &World, _: &PodInfo) -> Option<()> {
+    fn key(&self, _: EvaluatorCx<'_>, _: &PodInfo) -> Option<()> {
         Some(())
     }
 

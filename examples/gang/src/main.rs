@@ -125,7 +125,7 @@ impl PreFilter for Plugin {
 impl Incremental for Plugin {
     type Key = ();
 
-    fn key(&self, _: &World, pod: &PodInfo) -> Option<()> {
+    fn key(&self, _: EvaluatorCx<'_>, pod: &PodInfo) -> Option<()> {
         gang_of(pod).is_none().then_some(())
     }
 

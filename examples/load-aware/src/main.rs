@@ -68,7 +68,7 @@ impl Score for Plugin {
 impl Incremental for Plugin {
     type Key = ();
 
-    fn key(&self, _: &World, _: &PodInfo) -> Option<()> {
+    fn key(&self, _: EvaluatorCx<'_>, _: &PodInfo) -> Option<()> {
         Some(())
     }
 

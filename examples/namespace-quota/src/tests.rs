@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use loadmaster::framework::testkit::incremental_history::check_incremental_history;
 use loadmaster::testkit::{
-    PluginTestBench, PluginTestBenchError, PodBuilder, TestCluster, node, pod,
+    FaultSimulation, PluginTestBench, PluginTestBenchError, PodBuilder, TestCluster, node, pod,
 };
 use serde_json::json;
 
@@ -172,6 +172,16 @@ fn the_incremental_form_stays_up_to_date() -> TestResult {
             Ok("a pod, a node or a quota")
         })?;
     }
+    Ok(())
+}
+
+#[test]
+fn quotas_survive_faults() -> TestResult {
+    let profile = json!({"plugins": {"multiPoint": {"enabled": [{"name": NAME}]}}});
+    let simulation = FaultSimulation::new([DEF], profile)
+        .objects(quotas(), |rng, _| Some(quota(json!({"pods": rng.range(4, 30)}))));
+    let report = simulation.run(0..20)?;
+    assert!(report.bound > 200 && report.evictions > 0, "{report}");
     Ok(())
 }
 

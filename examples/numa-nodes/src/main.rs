@@ -135,7 +135,7 @@ impl Score for NumaFit {
 impl Incremental for NumaFit {
     type Key = i64;
 
-    fn key(&self, _: &World, pod: &PodInfo) -> Option<i64> {
+    fn key(&self, _: EvaluatorCx<'_>, pod: &PodInfo) -> Option<i64> {
         Some(cpu_milli(pod))
     }
 

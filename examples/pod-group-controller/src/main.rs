@@ -81,8 +81,8 @@ impl Filter for Plugin {
 impl Incremental for Plugin {
     type Key = Option<Str>;
 
-    fn key(&self, world: &World, pod: &PodInfo) -> Option<Self::Key> {
-        Some(self.zone(world, pod))
+    fn key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Self::Key> {
+        Some(self.zone(cx.world, pod))
     }
 
     fn prepare(&self, _: &mut PrepareCx<'_>, zone: &Self::Key) -> PrepareResult {

@@ -21,7 +21,7 @@ struct Demo {
     shows: &'static [&'static str],
 }
 
-const DEMOS: [Demo; 6] = [
+const DEMOS: [Demo; 7] = [
     Demo {
         example: "gang",
         files: &["crd.yaml", "demo.yaml"],
@@ -33,6 +33,12 @@ const DEMOS: [Demo; 6] = [
         files: &["crd.yaml", "demo.yaml", "demo-incomplete.yaml"],
         exit_code: 1,
         shows: &["1 pod pending", "(7 assigned)", "gang \"pair\" has only 1 pods"],
+    },
+    Demo {
+        example: "namespace-quota",
+        files: &["crd.yaml", "demo.yaml"],
+        exit_code: 1,
+        shows: &["1 pod pending", "(3 assigned)", "quota \"team\" is exceeded: cpu"],
     },
     Demo {
         example: "numa-nodes",

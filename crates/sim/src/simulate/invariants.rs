@@ -23,6 +23,7 @@ pub(super) type CheckResult = Result<(), String>;
 pub(super) fn check_bind(
     setup: &SimulatedSchedulerConfig,
     model: &ReferenceModel,
+    engine: &Engine,
     uid: &str,
     node: &Str,
 ) -> CheckResult {

@@ -272,6 +272,7 @@ impl OutOfTreeModel {
             world.update_watched_object(object, Some(value));
         }
         profile.pod_indexes.iter().for_each(|key| world.index_pods(key));
+        profile.pod_sums.iter().for_each(|sums| world.sum_pods(sums));
         for pod in pending {
             if let Ok(info) = world.parse_pod(pod) {
                 world.upsert_pending_pod(&Arc::new(info));

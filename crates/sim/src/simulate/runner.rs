@@ -349,7 +349,7 @@ impl<'a> Runner<'a> {
         for call in plugin_calls::take_recorded() {
             match &call {
                 PluginCall::Reserved { uid, node } => {
-                    invariants::check_bind(&self.setup, &self.model, uid, node)?;
+                    invariants::check_bind(&self.setup, &self.model, &self.engine, uid, node)?;
                     self.model.assume(uid, node.clone());
                     self.model.plugins.out_of_tree.handle_reserved(uid);
                     self.report.reserved += 1;
@@ -498,7 +498,7 @@ impl<'a> Runner<'a> {
             // Its node was checked when the pod was reserved.
             self.model.plugins.check_bind(uid, &node)?;
         } else {
-            invariants::check_bind(&self.setup, &self.model, uid, &node)?;
+            invariants::check_bind(&self.setup, &self.model, &self.engine, uid, &node)?;
             self.model.assume(uid, node);
         }
         self.model.start_binding(call, uid);
