@@ -167,7 +167,10 @@ fn the_incremental_form_follows_pods_topologies_and_bookings() -> TestResult {
             }
             Ok("an assigned pod")
         };
-        let pod = |rng: &mut Rng| wants("web", *rng.pick(&CPUS)).into();
+        let pod = |rng: &mut Rng| {
+            let cpus = *rng.pick(&CPUS);
+            wants("web", cpus).into()
+        };
         check_incremental_history(&mut bench, &mut rng, 100, pod, change)?;
         let report = bench.check_key(wants("web", "1"))?;
         assert!(report.keeps("ordinal label") && report.keeps("hostname"));

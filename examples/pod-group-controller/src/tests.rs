@@ -101,7 +101,8 @@ fn members_run_in_the_zone_of_their_group() -> Result<(), PluginTestBenchError> 
                 bench.object(&podgroups(), random_group(rng, name, None))?;
                 return Ok("a group");
             }
-            bench.node(node(name).label(ZONE, *rng.pick(&ZONES)))?;
+            let zone = *rng.pick(&ZONES);
+            bench.node(node(name).label(ZONE, zone))?;
             Ok("a node")
         };
         let member = |rng: &mut Rng| match *rng.pick(&["", "a", "b"]) {

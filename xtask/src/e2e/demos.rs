@@ -108,6 +108,7 @@ fn check(demo: &Demo, folder: &Path, address: &str) -> Result<()> {
 }
 
 /// Answers every request with the report of load-aware, and counts them. Returns the address.
+#[expect(clippy::disallowed_methods, reason = "the server answers while the demo runs")]
 fn serve_load_report(n_reports: Arc<AtomicU32>) -> Result<String> {
     let report = std::fs::read_to_string(root()?.join("examples/load-aware/demo/load"))?;
     let listener = TcpListener::bind("127.0.0.1:0").context("listening on the loopback address")?;
