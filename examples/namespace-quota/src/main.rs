@@ -60,6 +60,7 @@ fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
     let plugin = Arc::new(Plugin { quotas: quotas_slot, used });
     points.filter = Some(plugin.clone());
     points.incremental = Some(plugin.clone());
+    points.explain = Some(plugin.clone());
     let may_fit: QueueingHintFn = Arc::new(move |args| Ok(plugin.hint(args)));
     let any = ActionType::ADD | ActionType::UPDATE | ActionType::DELETE;
     points.register_event(ClusterEvent::new(quotas().event_resource(), any), Some(may_fit.clone()));
@@ -135,6 +136,16 @@ impl PluginEvaluator for Evaluator {
 
     fn filter_class(&self, cx: EvaluatorCx<'_>, _: &[i64]) -> bool {
         self.plugin.exceeded(cx.world, &self.key).is_none()
+    }
+}
+
+impl Explain for Plugin {
+    fn pod_details(&self, cx: Cx<'_>, pod: &PodInfo) -> Vec<Detail> {
+        let used = cx.pod_sum(&self.used, &pod.template.namespace);
+        vec![
+            Detail::new("usedPods", used.pods),
+            Detail::new("usedMilliCpus", used.amounts.cpu_milli),
+        ]
     }
 }
 

@@ -58,14 +58,14 @@ fn build(points: &mut ExtensionPoints, _: &serde_json::Value) -> Result<(), Plug
     points.score = Some(plugin.clone());
     points.incremental = Some(plugin.clone());
     points.reserve = Some(plugin.clone());
-    points.explain = Some(plugin.clone());
     points.pod_event_handler = Some(plugin.clone());
     let hint = move |args: &QueueingHintArgs<'_>| Ok(QueueingHint::queue_if(plugin.may_help(args)));
-    let pod_freed = ActionType::DELETE | ActionType::UPDATE_POD_SCALE_DOWN;
+    // A nominated pod counts in every zone; when it is assigned, in one.
+    let pod_changed = ActionType::ADD | ActionType::DELETE | ActionType::UPDATE_POD_SCALE_DOWN;
     let events = [
         ClusterEvent::new(topology_event, ActionType::ALL),
         ClusterEvent::new(EventResource::Node, ActionType::ADD),
-        ClusterEvent::new(EventResource::Pod, pod_freed),
+        ClusterEvent::new(EventResource::AssignedPod, pod_changed),
     ];
     points.register_events(events, Some(Arc::new(hint)));
     Ok(())
@@ -174,14 +174,6 @@ impl PodEventHandler for NumaFit {
         if let (Some(pod), None) = (&change.old, &change.new) {
             cx.states.get_mut(self.booked).and_then(|booked| booked.remove(&pod.uid));
         }
-    }
-}
-
-impl Explain for NumaFit {
-    fn node_details(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Vec<Detail> {
-        let zones = self.zones(cx.evaluator_cx(), node).into_iter().flatten();
-        let free: Vec<String> = zones.map(|(_, free)| format!("{free}m")).collect();
-        vec![Detail::new("freeCpus", free)]
     }
 }
 

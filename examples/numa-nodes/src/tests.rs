@@ -60,13 +60,24 @@ fn a_pod_fits_if_one_zone_has_enough_free_cpus() -> TestResult {
     Ok(())
 }
 
+/// The largest number of CPUs that a pod can request on the node `a`.
+fn largest_request(bench: &mut PluginTestBench) -> Result<u32, PluginTestBenchError> {
+    let mut largest = 0;
+    for cpus in 1..=8 {
+        if bench.filter(wants("next", &cpus.to_string()))?.contains(&"a Success".to_owned()) {
+            largest = cpus;
+        }
+    }
+    Ok(largest)
+}
+
 #[test]
 fn a_zone_is_booked_until_the_pod_is_gone() -> TestResult {
     let mut bench = bench(&[(2, &[]), (4, &[])])?;
     let mut first = bench.start_cycle(wants("first", "2"), "a")?;
     assert_eq!(bench.reserve(&mut first), "Success");
     // The first zone is full. The second one has room for a pod, whose zone is booked, too.
-    assert_eq!(bench.explain(wants("next", "3"))?, ["a: freeCpus=[0m 4000m]"]);
+    assert_eq!(largest_request(&mut bench)?, 4);
     let mut second = bench.start_cycle(wants("second", "3"), "a")?;
     assert_eq!(bench.reserve(&mut second), "Success");
     assert_eq!(bench.filter(wants("next", "2"))?, [format!("a {REJECTED}")]);
@@ -74,10 +85,10 @@ fn a_zone_is_booked_until_the_pod_is_gone() -> TestResult {
     assert_eq!(bench.filter(wants("next", "4"))?, ["a Success"]);
     // The agent found the pod in the other zone.
     bench.object(&topologies(), topology("a", &[(2, &[]), (4, &["default/first"])]))?;
-    assert_eq!(bench.explain(wants("next", "3"))?, ["a: freeCpus=[2000m 2000m]"]);
+    assert_eq!(largest_request(&mut bench)?, 2);
     bench.add_assigned_pod("a", wants("first", "2"))?;
     bench.delete_pod("default/first");
-    assert_eq!(bench.explain(wants("next", "3"))?, ["a: freeCpus=[2000m 4000m]"]);
+    assert_eq!(largest_request(&mut bench)?, 4);
     Ok(())
 }
 

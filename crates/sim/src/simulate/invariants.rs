@@ -7,7 +7,7 @@ use loadmaster_api::{Node, Pod, Str};
 use loadmaster_engine::Engine;
 use loadmaster_engine::engine::EventRecord;
 use loadmaster_engine::evaluate::per_node;
-use loadmaster_framework::{NodeInfo, NodeRow, World};
+use loadmaster_framework::{Cx, CycleState, NodeInfo, NodeRow, PluginStates, World};
 use loadmaster_stdx::Set;
 
 use super::SimulatedSchedulerConfig;
@@ -254,6 +254,26 @@ fn describe_node(engine: &Engine, world: &World, row: NodeRow) -> String {
     format!("{}, nominated pods {pods:?}", node.name())
 }
 
+/// Adds the nominated pods that PreEnqueue gates: as long as they do not enter the queue they keep other pods off their nodes, as in
+/// kube-scheduler.
+fn add_gated_nominated_pods(
+    setup: &SimulatedSchedulerConfig,
+    api_server: &FakeApiServer,
+    engine: &Engine,
+    states: &PluginStates,
+    world: &mut World,
+) {
+    for (uid, node) in nominated_pods(engine) {
+        let pod = pending_pods(setup, api_server).find(|pod| pod.metadata.uid == uid);
+        let Some(Ok(info)) = pod.map(|pod| world.parse_pod(pod)) else { continue };
+        let cx = Cx { world, cycle: &CycleState::default(), states };
+        let mut gates = setup.profile.pre_enqueue.iter();
+        if gates.any(|member| member.point.pre_enqueue(cx, &info).is_err()) {
+            world.add_nominated_pod(node, Arc::new(info));
+        }
+    }
+}
+
 /// At the end the engine's world equals that of the API server, and no pending pod is feasible anywhere. Returns the number of
 /// pending pods.
 pub(super) fn check_settled(
@@ -284,6 +304,9 @@ pub(super) fn check_settled(
             model.plugins.out_of_tree.add_to(&setup.profile, engine, pending, &mut world)
         }
     };
+    if setup.out_of_tree.is_some() {
+        add_gated_nominated_pods(setup, api_server, engine, &states, &mut world);
+    }
     let mut n_left = 0;
     for pod in pending_pods(setup, api_server) {
         n_left += 1;

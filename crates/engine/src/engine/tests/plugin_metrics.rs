@@ -96,11 +96,14 @@ fn plugin_calls_and_hints_are_timed_in_one_of_ten_engine_calls() {
         2 NodeResourcesFit PreFilter Success
         19 NodeResourcesFit QueueingHint Skip of NodeAdd
         19 NodeUnschedulable Filter Success
+        2 NodeVolumeLimits PreFilter Skip
         2 PodTopologySpread PreFilter Skip
         4 SchedulingGates PreEnqueue Success
         19 TaintToleration Filter Success
         7 VolumeBinding PreBindPreFlight Skip
         9 VolumeBinding PreFilter Skip
-        7 VolumeBinding Reserve Success"#]]
+        7 VolumeBinding Reserve Success
+        2 VolumeRestrictions PreFilter Skip
+        2 VolumeZone PreFilter Skip"#]]
     .assert_eq(&lines.collect::<Vec<_>>().join("\n"));
 }
