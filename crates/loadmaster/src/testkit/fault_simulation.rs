@@ -31,7 +31,7 @@ const REPEAT_EVERY: u64 = 10;
 /// # fn main() -> Result<(), loadmaster::testkit::PluginTestBenchError> {
 /// let profile = serde_json::json!({"plugins": {"multiPoint": {"enabled": []}}});
 /// let simulation = FaultSimulation::new([], profile)
-///     .pods(|rng, pod| pod.label("team", rng.pick(&["red", "blue"])));
+///     .pods(|rng, pod| pod.label("team", *rng.pick(&["red", "blue"])));
 /// let report = simulation.run(0..2)?;
 /// assert!(report.bound > 0);
 /// # Ok(())
