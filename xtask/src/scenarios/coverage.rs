@@ -12,6 +12,14 @@ use loadmaster_sim::scenario::{ExpectedResult, RecordedResult};
 /// Plugins whose hints are always Skip.
 const ONLY_SKIPS: [&str; 1] = ["DefaultPreemption"];
 
+/// Plugins whose hint for an added object of this kind is always Queue.
+const ADDITIONS_ALWAYS_QUEUE: [(&str, EventResource); 4] = [
+    ("VolumeBinding", EventResource::StorageClass),
+    ("VolumeBinding", EventResource::CsiNode),
+    ("VolumeBinding", EventResource::CsiStorageCapacity),
+    ("VolumeZone", EventResource::PersistentVolume),
+];
+
 /// Why an event is not required to be covered.
 fn is_left_out(event: &ClusterEvent) -> Option<&'static str> {
     (event.resource == EventResource::DeviceClass)
@@ -118,10 +126,13 @@ impl Covered {
         };
         for bit in actions.into_iter().filter(|action| registered.event.action.intersects(*action))
         {
-            for hint in wanted {
+            let resource = &registered.event.resource;
+            let never_skips = bit == ActionType::ADD
+                && ADDITIONS_ALWAYS_QUEUE.iter().any(|it| it.0 == plugin && it.1 == *resource);
+            for hint in wanted.iter().filter(|hint| !(never_skips && **hint == "Skip")) {
                 let is_covered = self.hints.iter().any(|(known, event, answer)| {
                     known == plugin
-                        && answer == hint
+                        && answer == *hint
                         && event.action == bit
                         && registered.event.matches(event)
                 });
