@@ -85,6 +85,13 @@ func explain(q *question) (any, error) {
 	// contains what the statuses above lack (for example about a nominated node).
 	podInfo, _ := framework.NewPodInfo(w.pod)
 	_, err = w.sched.SchedulePod(w.ctx, fw, framework.NewCycleState(), &framework.QueuedPodInfo{PodInfo: podInfo})
+	if err == nil && w.pod.Status.NominatedNodeName != "" {
+		// A nominated node is tried without PreFilter's result. The statuses above are about all other attempts.
+		pod := w.pod.DeepCopy()
+		pod.Status.NominatedNodeName = ""
+		podInfo, _ = framework.NewPodInfo(pod)
+		_, err = w.sched.SchedulePod(w.ctx, fw, framework.NewCycleState(), &framework.QueuedPodInfo{PodInfo: podInfo})
+	}
 	if err == nil {
 		return nil, fmt.Errorf("no node passed the filters, but the scheduling cycle found one")
 	}

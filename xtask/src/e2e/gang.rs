@@ -45,8 +45,10 @@ pub async fn run(_: &Args) -> Result<bool> {
 
     let kubeconfig = plane.kubeconfig(&UserIdentity::new("system:kube-scheduler", &[]));
     let mut setup = SchedulerSetup::new("gang", plane.folder(), &kubeconfig);
+    let enabled = json!([{"name": "Gang"}]);
+    let queue_sort = json!({"enabled": enabled, "disabled": [{"name": "*"}]});
     let profile = json!({"schedulerName": setup.scheduler_name,
-        "plugins": {"multiPoint": {"enabled": [{"name": "Gang"}]}}});
+        "plugins": {"multiPoint": {"enabled": enabled}, "queueSort": queue_sort}});
     setup.extra_config.insert("profiles".to_owned(), json!([profile]));
     let mut scheduler =
         SchedulerArgs::only(folder.join("gang")).start(SchedulerKind::Loadmaster, &setup)?;
