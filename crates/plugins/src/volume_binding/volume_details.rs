@@ -285,7 +285,7 @@ mod tests {
         });
         let volumes: Vec<Value> = volumes.collect();
         let lines = bench.explain(pod("p").set_field("/spec/volumes", volumes)).unwrap();
-        want.assert_eq(&(lines.join("\n") + "\n"));
+        want.assert_eq(&lines.iter().map(|line| format!("{line}\n")).collect::<String>());
     }
 
     fn class(name: &str, more: Value) -> (StorageKind, Value) {
@@ -426,12 +426,6 @@ mod tests {
             pod: claims=data is not bound: 10Gi, without class
         "#]],
         );
-        check(
-            &[],
-            &[],
-            &expect![[r#"
-
-            "#]],
-        );
+        check(&[], &[], &expect![""]);
     }
 }
