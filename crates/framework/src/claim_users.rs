@@ -6,7 +6,7 @@ use loadmaster_stdx::Map;
 use smallvec::SmallVec;
 
 use crate::node_row::NodeRow;
-use crate::pod_info::PodInfo;
+use crate::pod_info::{ClaimName, PodInfo};
 
 /// One use of a claim by a volume of an assigned pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl ClaimUsers {
                 // It was 0 before, or is 0 now.
                 change.of_all |= self.n_outside_claims == usize::from(is_added);
             }
-            let Some((name, is_ephemeral)) = claim(pod, volume) else { continue };
+            let Some(ClaimName { name, is_ephemeral }) = pod.claim_name(volume) else { continue };
             let user = ClaimUser { row, is_ephemeral };
             change.of_namespace |= match is_added {
                 true => self.add(&pod.template.namespace, name, user),
@@ -86,15 +86,6 @@ impl ClaimUsers {
             self.by_namespace.remove(namespace);
         }
         is_unused
-    }
-}
-
-/// The name of the claim of a volume, and whether it is ephemeral.
-fn claim(pod: &PodInfo, volume: &Volume) -> Option<(Str, bool)> {
-    match (&volume.persistent_volume_claim, &volume.ephemeral) {
-        (Some(claim), _) => Some((claim.claim_name.clone(), false)),
-        (None, Some(_)) => Some((format!("{}-{}", pod.name, volume.name).into(), true)),
-        (None, None) => None,
     }
 }
 

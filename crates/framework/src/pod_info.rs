@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use loadmaster_api::pod::PodCondition;
-use loadmaster_api::{ExtraFields, Pod, Str, Timestamp};
+use loadmaster_api::{ExtraFields, Pod, Str, Timestamp, Volume};
 use serde_json::Value;
 
 use crate::feature_gates::FeatureGates;
@@ -99,10 +99,38 @@ impl PodInfo {
         self.extra.as_ref().map(|extra| &extra.object).filter(|object| !object.is_null())
     }
 
+    /// The claim of one of the pod's volumes, if it has one.
+    pub fn claim_name(&self, volume: &Volume) -> Option<ClaimName> {
+        match (&volume.persistent_volume_claim, &volume.ephemeral) {
+            (Some(claim), _) => {
+                Some(ClaimName { name: claim.claim_name.clone(), is_ephemeral: false })
+            }
+            (None, Some(_)) => {
+                let name = format!("{}-{}", self.name, volume.name).into();
+                Some(ClaimName { name, is_ephemeral: true })
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// The claims that the pod's volumes use, in the order of the volumes.
+    pub fn claim_names(&self) -> impl Iterator<Item = ClaimName> + '_ {
+        self.template.spec.volumes.iter().filter_map(|volume| self.claim_name(volume))
+    }
+
     /// The pod's current requests.
     pub fn requests(&self) -> &PodRequests {
         self.resized.as_deref().unwrap_or(&self.template.requests)
     }
+}
+
+/// The PersistentVolumeClaim that a volume of a pod uses, in the pod's namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimName {
+    /// That of the claim, or `POD-VOLUME` for an ephemeral volume.
+    pub name: Str,
+    /// Whether the claim is made for this pod, which must then be its controller.
+    pub is_ephemeral: bool,
 }
 
 /// A pod in the scheduling queue, as QueueSort plugins see it.

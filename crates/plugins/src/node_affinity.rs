@@ -216,7 +216,7 @@ impl NodeAffinity {
             |node: &Node| required.matches(&node.metadata.labels, node.name()).map_err(failure);
         // As upstream, the old node is checked against the pod's own affinity only.
         let matches_now = fits(new)? && !old.map_or(Ok(false), fits)?;
-        Ok(if matches_now { QueueingHint::Queue } else { QueueingHint::Skip })
+        Ok(QueueingHint::queue_if(matches_now))
     }
 }
 

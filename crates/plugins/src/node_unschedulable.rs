@@ -73,7 +73,7 @@ impl NodeUnschedulable {
     ) -> Result<QueueingHint, Failure> {
         let changed = hint_args.new_pod()?;
         let helps = changed.uid == hint_args.pod.uid && self.is_tolerated_by(changed);
-        Ok(if helps { QueueingHint::Queue } else { QueueingHint::Skip })
+        Ok(QueueingHint::queue_if(helps))
     }
 }
 
@@ -88,7 +88,7 @@ fn after_node_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, F
     let (old, new) = hint_args.old_and_new_node()?;
     let was_unschedulable = old.is_none_or(|old| old.spec.unschedulable);
     let became_schedulable = was_unschedulable && !new.spec.unschedulable;
-    Ok(if became_schedulable { QueueingHint::Queue } else { QueueingHint::Skip })
+    Ok(QueueingHint::queue_if(became_schedulable))
 }
 
 impl Sign for NodeUnschedulable {

@@ -161,7 +161,7 @@ impl Filter for NodeVolumeLimits {
 
 impl Sign for NodeVolumeLimits {
     fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
-        Ok(vec![volumes::signed_volumes(pod)])
+        Ok(vec![volumes::volumes_fragment(pod)])
     }
 }
 

@@ -55,7 +55,7 @@ impl PreEnqueue for SchedulingGates {
 
 fn after_gates_eliminated(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
     let own = hint_args.new_pod()?.uid == hint_args.pod.uid;
-    Ok(if own { QueueingHint::Queue } else { QueueingHint::Skip })
+    Ok(QueueingHint::queue_if(own))
 }
 
 #[cfg(test)]

@@ -106,13 +106,13 @@ impl TaintToleration {
             |taints: &[Taint]| self.toleration_matcher.tolerates_all(tolerations, taints);
         let tolerated_now = old.is_none_or(|old| !tolerates_all(&old.spec.taints))
             && tolerates_all(&new.spec.taints);
-        Ok(if tolerated_now { QueueingHint::Queue } else { QueueingHint::Skip })
+        Ok(QueueingHint::queue_if(tolerated_now))
     }
 }
 
 fn after_toleration_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
     let own = hint_args.new_pod()?.uid == hint_args.pod.uid;
-    Ok(if own { QueueingHint::Queue } else { QueueingHint::Skip })
+    Ok(QueueingHint::queue_if(own))
 }
 
 impl Sign for TaintToleration {

@@ -159,8 +159,7 @@ impl VolumeBinding {
         claims: &CompiledClaims,
         node: NodeInfo<'_>,
     ) -> Result<node_volumes::NodeVolumes, Failure> {
-        let cx = EvaluatorCx { world: cx.world, states: cx.states };
-        claims.find(self.node_cx(cx, node.node())?)
+        claims.find(self.node_cx(cx.evaluator_cx(), node.node())?)
     }
 
     /// Announces changes of free volumes or capacities: for the nodes that they concern, or with a new version of the class.

@@ -25,7 +25,7 @@ use loadmaster_framework::{
 use serde_json::Value;
 
 use crate::DeclaredReasons;
-use crate::volumes::{self, NotFound, StorageKind};
+use crate::volumes::{self, NotFound, StorageKind, named_claims, names_claim};
 
 pub const NAME: &str = "VolumeRestrictions";
 
@@ -85,7 +85,7 @@ impl VolumeRestrictions {
     fn exclusive_claims(&self, world: &World, pod: &PodInfo) -> Result<ExclusiveClaims, Str> {
         let lister = world.watched_objects().lister(&self.claims);
         let mut exclusive = ExclusiveClaims::default();
-        for name in claim_names(&pod.template) {
+        for name in named_claims(&pod.template) {
             let claim = lister.get(&pod.template.namespace, name).ok_or_else(|| name.clone())?;
             let is_exclusive =
                 claim.spec.access_modes.iter().any(|mode| *mode == READ_WRITE_ONCE_POD);
@@ -101,12 +101,6 @@ impl VolumeRestrictions {
 /// Whether an assigned pod names the claim. Its own ephemeral volumes do not count, as upstream.
 fn is_used(world: &World, namespace: &str, claim: &str) -> bool {
     world.claim_users(namespace, claim).iter().any(|user| !user.is_ephemeral)
-}
-
-/// The claims that the pod's volumes name, in order; not those of ephemeral volumes.
-fn claim_names(pod: &PodTemplate) -> impl Iterator<Item = &Str> {
-    let claims = pod.spec.volumes.iter().filter_map(|it| it.persistent_volume_claim.as_ref());
-    claims.map(|claim| &claim.claim_name)
 }
 
 /// The disks of the pod that may conflict with those of other pods.
@@ -189,7 +183,7 @@ impl VolumeRestrictions {
     fn count_pod(&self, cycle: &mut CycleState, other: &PodInfo, sign: i64) {
         let Some(exclusive) = cycle.get_mut(self.state) else { return };
         let names = &exclusive.names;
-        let shared = claim_names(&other.template).filter(|name| names.contains(name)).count();
+        let shared = named_claims(&other.template).filter(|name| names.contains(name)).count();
         exclusive.n_conflicts += sign * shared as i64;
     }
 }
@@ -219,26 +213,23 @@ impl Filter for VolumeRestrictions {
 fn after_pod_deleted(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
     let (pod, deleted) = (hint_args.pod, hint_args.old_pod()?);
     let shares_claim = || {
-        claim_names(&pod.template)
-            .any(|name| claim_names(&deleted.template).any(|other| other == name))
+        named_claims(&pod.template)
+            .any(|name| named_claims(&deleted.template).any(|other| other == name))
     };
     let is_related = deleted.template.namespace == pod.template.namespace
         && (conflicts_with(deleted, disks(&pod.template)) || shares_claim());
-    Ok(if is_related { QueueingHint::Queue } else { QueueingHint::Skip })
+    Ok(QueueingHint::queue_if(is_related))
 }
 
 fn after_claim_added(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
     let added = hint_args.new.and_then(EventObject::watched_object::<PersistentVolumeClaim>);
     let added = added.ok_or_else(|| Failure::new("expected a claim after the event"))?;
-    let template = &hint_args.pod.template;
-    let is_own = added.metadata.namespace == template.namespace
-        && claim_names(template).any(|name| *name == added.metadata.name);
-    Ok(if is_own { QueueingHint::Queue } else { QueueingHint::Skip })
+    Ok(QueueingHint::queue_if(names_claim(&hint_args.pod.template, added)))
 }
 
 impl Sign for VolumeRestrictions {
     fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
-        Ok(vec![volumes::signed_volumes(pod)])
+        Ok(vec![volumes::volumes_fragment(pod)])
     }
 }
 

@@ -24,7 +24,10 @@ use loadmaster_framework::{
 use serde_json::Value;
 
 use crate::DeclaredReasons;
-use crate::volumes::{self, NotFound, StorageKind, WAIT_FOR_FIRST_CONSUMER, binding_mode_not_set};
+use crate::volumes::{
+    self, NotFound, StorageKind, WAIT_FOR_FIRST_CONSUMER, binding_mode_not_set, named_claims,
+    names_claim,
+};
 
 pub const NAME: &str = "VolumeZone";
 
@@ -125,9 +128,7 @@ impl VolumeZone {
         let claims = objects.lister(&self.claims);
         let not_found = |resource, name: &str| NotFound { resource, name }.to_string();
         let mut all = Vec::new();
-        let used = pod.template.spec.volumes.iter();
-        for used in used.filter_map(|volume| volume.persistent_volume_claim.as_ref()) {
-            let name = &used.claim_name;
+        for name in named_claims(&pod.template) {
             if name.is_empty() {
                 return Err(REASON_NO_CLAIM_NAME.to_owned());
             }
@@ -195,18 +196,13 @@ fn after_class_added(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, F
     let class = class.ok_or_else(|| Failure::new("expected a class after the event"))?;
     let mode = class.volume_binding_mode.as_deref();
     let waits = mode == Some(WAIT_FOR_FIRST_CONSUMER);
-    Ok(if waits { QueueingHint::Queue } else { QueueingHint::Skip })
+    Ok(QueueingHint::queue_if(waits))
 }
 
 fn after_claim_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
     let claim = hint_args.new.and_then(EventObject::watched_object::<PersistentVolumeClaim>);
     let claim = claim.ok_or_else(|| Failure::new("expected a claim after the event"))?;
-    let template = &hint_args.pod.template;
-    let mut used =
-        template.spec.volumes.iter().filter_map(|it| it.persistent_volume_claim.as_ref());
-    let is_own = claim.metadata.namespace == template.namespace
-        && used.any(|used| used.claim_name == claim.metadata.name);
-    Ok(if is_own { QueueingHint::Queue } else { QueueingHint::Skip })
+    Ok(QueueingHint::queue_if(names_claim(&hint_args.pod.template, claim)))
 }
 
 fn after_volume_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
@@ -222,7 +218,7 @@ fn after_volume_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint,
 
 impl Sign for VolumeZone {
     fn sign(&self, pod: &PodInfo) -> Result<Vec<SignFragment>, UnsignablePod> {
-        Ok(vec![volumes::signed_volumes(pod)])
+        Ok(vec![volumes::volumes_fragment(pod)])
     }
 }
 

@@ -3,10 +3,12 @@
 use std::fmt;
 
 use loadmaster_api::storage::StorageMeta;
-use loadmaster_api::{PersistentVolumeClaim, StorageClass, Volume};
+use loadmaster_api::{PersistentVolumeClaim, StorageClass, Str, Volume};
 use loadmaster_framework::extension_points::SignFragment;
 use loadmaster_framework::watched_objects::ObjectLister;
-use loadmaster_framework::{ExtensionPoints, Gvr, ObjectSlot, PodInfo, WatchRequirement};
+use loadmaster_framework::{
+    ExtensionPoints, Gvr, ObjectSlot, PodInfo, PodTemplate, WatchRequirement,
+};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
@@ -21,7 +23,6 @@ pub(crate) enum StorageKind {
     CsiNode,
     CsiDriver,
     CsiStorageCapacity,
-    #[allow(dead_code, reason = "NodeVolumeLimits watches it")]
     VolumeAttachment,
 }
 
@@ -49,49 +50,22 @@ impl StorageKind {
     }
 }
 
-/// The pod's volumes as a fragment of its signature: the claims, sorted. Upstream's has the JSON of all volumes but secrets and config
-/// maps; of those, Loadmaster does not store what decides nothing.
-pub(crate) fn signed_volumes(pod: &PodInfo) -> SignFragment {
-    let claims = claim_names(pod).map(|claim| match claim.is_ephemeral {
-        false => json!({"persistentVolumeClaim": {"claimName": claim.name}}).to_string(),
-        true => json!({"ephemeral": claim.name}).to_string(),
-    });
-    let disks = pod.template.spec.volumes.iter().filter_map(|volume| volume.disk.as_deref());
-    let mut texts: Vec<String> = claims.chain(disks.map(|disk| format!("{disk:?}"))).collect();
-    texts.sort_unstable();
-    SignFragment { key: "v1.Pod.Spec.Volumes.NonSyntheticSources()", value: json!(texts) }
+/// The claims that a pod's volumes name, in order; not those of ephemeral volumes.
+pub(crate) fn named_claims(pod: &PodTemplate) -> impl Iterator<Item = &Str> {
+    let claims = pod.spec.volumes.iter().filter_map(|it| it.persistent_volume_claim.as_ref());
+    claims.map(|claim| &claim.claim_name)
 }
 
-/// The name of a claim that a volume of a pod uses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ClaimName {
-    pub name: String,
-    /// Whether the claim is made for this pod, which must then be its controller.
-    pub is_ephemeral: bool,
+/// Whether a volume of the pod names this claim.
+pub(crate) fn names_claim(pod: &PodTemplate, claim: &PersistentVolumeClaim) -> bool {
+    pod.namespace == claim.metadata.namespace
+        && named_claims(pod).any(|name| *name == claim.metadata.name)
 }
 
-/// The claim of a volume, if it has one. The claim of an ephemeral volume is named after the pod and the volume.
-pub(crate) fn claim_name(pod: &PodInfo, volume: &Volume) -> Option<ClaimName> {
-    match (&volume.persistent_volume_claim, &volume.ephemeral) {
-        (Some(claim), _) => {
-            Some(ClaimName { name: claim.claim_name.to_string(), is_ephemeral: false })
-        }
-        (None, Some(_)) => {
-            Some(ClaimName { name: format!("{}-{}", pod.name, volume.name), is_ephemeral: true })
-        }
-        (None, None) => None,
-    }
-}
-
-/// The claims that a pod's volumes use, in the order of the volumes.
-pub(crate) fn claim_names(pod: &PodInfo) -> impl Iterator<Item = ClaimName> + '_ {
-    pod.template.spec.volumes.iter().filter_map(|volume| claim_name(pod, volume))
-}
-
-/// Whether a volume of the pod uses this claim.
+/// The same for an ephemeral volume, too.
 pub(crate) fn uses_claim(pod: &PodInfo, claim: &PersistentVolumeClaim) -> bool {
     pod.template.namespace == claim.metadata.namespace
-        && claim_names(pod).any(|used| used.name == *claim.metadata.name)
+        && pod.claim_names().any(|used| used.name == claim.metadata.name)
 }
 
 /// The part of the pod's signature about its volumes, which all volume plugins sign with (upstream's `VolumesSigner`): the sources of the

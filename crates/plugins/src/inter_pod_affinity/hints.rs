@@ -26,7 +26,7 @@ pub(super) fn after_pod_change(hint_args: &QueueingHintArgs<'_>) -> Result<Queue
         |other: &PodInfo| all_terms_match(&pod.template.required_anti_affinity, other);
     let has_anti_affinity =
         |other: &PodInfo| all_terms_match(&other.template.required_anti_affinity, pod);
-    Ok(queue_if(match (old, new) {
+    Ok(QueueingHint::queue_if(match (old, new) {
         (Some(old), Some(new)) => {
             !matches_affinity(old) && matches_affinity(new)
                 || matches_anti_affinity(old) && !matches_anti_affinity(new)
@@ -45,12 +45,12 @@ pub(super) fn after_node_change(hint_args: &QueueingHintArgs<'_>) -> Result<Queu
         let joins = |term: &AffinityTerm| after.contains_key(&term.topology_key);
         let may_help =
             pod.required_affinity.iter().any(joins) || !pod.required_anti_affinity.is_empty();
-        return Ok(queue_if(may_help));
+        return Ok(QueueingHint::queue_if(may_help));
     };
     let before = &old.metadata.labels;
     let joins = |key: &Str| after.contains_key(key) && after.get(key) != before.get(key);
     let leaves = |key: &Str| before.contains_key(key) && after.get(key) != before.get(key);
-    Ok(queue_if(
+    Ok(QueueingHint::queue_if(
         pod.required_affinity.iter().any(|term| joins(&term.topology_key))
             || pod.required_anti_affinity.iter().any(|term| leaves(&term.topology_key)),
     ))
@@ -66,8 +66,4 @@ fn all_terms_match(terms: &[AffinityTerm], pod: &PodInfo) -> bool {
         term.matches(&template.namespace, &Labels::default(), &template.labels)
     };
     !terms.is_empty() && terms.iter().all(matches)
-}
-
-fn queue_if(may_help: bool) -> QueueingHint {
-    if may_help { QueueingHint::Queue } else { QueueingHint::Skip }
 }

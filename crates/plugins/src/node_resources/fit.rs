@@ -432,7 +432,7 @@ fn after_pod_event(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Fai
         }
         (None, _) => return Err(Failure::new("expected a pod")),
     };
-    Ok(if freed { QueueingHint::Queue } else { QueueingHint::Skip })
+    Ok(QueueingHint::queue_if(freed))
 }
 
 fn frees_wanted(pod: &PodInfo, old: &PodInfo, new: &PodInfo) -> bool {
@@ -460,7 +460,7 @@ fn after_node_change(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, F
         new.pods > old.pods || filter_requests.0.iter().any(grew)
     };
     let helps = filter_requests.fits_empty_node(&new) && old.as_ref().is_none_or(more);
-    Ok(if helps { QueueingHint::Queue } else { QueueingHint::Skip })
+    Ok(QueueingHint::queue_if(helps))
 }
 
 impl Sign for Fit {

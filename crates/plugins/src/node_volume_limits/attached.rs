@@ -8,7 +8,6 @@ use loadmaster_framework::{PodInfo, Rejection};
 
 use super::pod_volumes::{CountedVolume, Handle, VolumeError};
 use super::{REASON, View};
-use crate::volumes;
 
 /// The volumes of a driver on a node.
 pub(super) struct DriverUsage<'v> {
@@ -145,7 +144,7 @@ impl<'a> View<'a> {
             if all.iter().any(|(known, _)| *known == counted) {
                 continue;
             }
-            let is_unused = volumes::claim_name(pod, volume).is_some_and(|claim| {
+            let is_unused = pod.claim_name(volume).is_some_and(|claim| {
                 let claims = self.world.watched_objects().lister(&self.slots.claims);
                 let claim = claims.get(&pod.template.namespace, &claim.name);
                 claim.is_some_and(|claim| self.is_unused(claim, &counted))

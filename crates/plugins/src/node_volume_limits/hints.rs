@@ -8,10 +8,6 @@ use loadmaster_framework::{EventObject, Failure, QueueingHint};
 use super::pod_volumes::may_count;
 use crate::{csi_migration, volumes};
 
-fn queue_if(condition: bool) -> Result<QueueingHint, Failure> {
-    Ok(if condition { QueueingHint::Queue } else { QueueingHint::Skip })
-}
-
 /// The limit of a driver increased; an absent limit counts as 0.
 pub(super) fn after_csi_node_updated(
     hint_args: &QueueingHintArgs<'_>,
@@ -22,22 +18,22 @@ pub(super) fn after_csi_node_updated(
         return Err(Failure::new("expected a CSINode before and after the event"));
     };
     let count = |driver: &CsiNodeDriver| driver.allocatable.count.unwrap_or(0);
-    queue_if(new.spec.drivers.iter().any(|driver| {
+    Ok(QueueingHint::queue_if(new.spec.drivers.iter().any(|driver| {
         let known = old.spec.drivers.iter().rev().find(|old| old.name == driver.name);
         count(driver) > known.map_or(0, count)
-    }))
+    })))
 }
 
 pub(super) fn after_pod_deleted(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
     let deleted = hint_args.old_pod()?;
     let had_node = !deleted.node_name.is_empty() || !deleted.nominated_node_name.is_empty();
-    queue_if(had_node && deleted.template.spec.volumes.iter().any(may_count))
+    Ok(QueueingHint::queue_if(had_node && deleted.template.spec.volumes.iter().any(may_count)))
 }
 
 pub(super) fn after_claim_added(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {
     let added = hint_args.new.and_then(EventObject::watched_object::<PersistentVolumeClaim>);
     let added = added.ok_or_else(|| Failure::new("expected a claim after the event"))?;
-    queue_if(volumes::uses_claim(hint_args.pod, added))
+    Ok(QueueingHint::queue_if(volumes::uses_claim(hint_args.pod, added)))
 }
 
 pub(super) fn after_attachment_deleted(

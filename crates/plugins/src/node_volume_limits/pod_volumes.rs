@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use loadmaster_api::{DiskSource, PersistentVolume, PersistentVolumeClaim, Str, Volume};
-use loadmaster_framework::{Failure, PodInfo, Rejection};
+use loadmaster_framework::{ClaimName, Failure, PodInfo, Rejection};
 
 use super::View;
 use crate::csi_migration::{self, CsiVolume};
-use crate::volumes::{self, ClaimName, NotFound};
+use crate::volumes::{self, NotFound};
 
 /// A volume of a CSI driver.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,7 +34,7 @@ pub(super) enum VolumeError {
     /// A claim without a name.
     NoClaimName,
     /// The claim does not exist.
-    ClaimNotFound(String),
+    ClaimNotFound(Str),
     /// The claim of an ephemeral volume belongs to another pod; upstream's text.
     NotOwner(String),
     /// A disk that the pod names cannot be translated; upstream's text.
@@ -94,7 +94,7 @@ impl View<'_> {
         pod: &PodInfo,
         volume: &Volume,
     ) -> Result<Option<CountedVolume>, VolumeError> {
-        let Some(ClaimName { name, is_ephemeral }) = volumes::claim_name(pod, volume) else {
+        let Some(ClaimName { name, is_ephemeral }) = pod.claim_name(volume) else {
             return translated_disk(volume);
         };
         if name.is_empty() {

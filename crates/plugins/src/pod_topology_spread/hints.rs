@@ -23,7 +23,7 @@ impl PodTopologySpread {
         let matches = |constraint: &Constraint, other: &PodInfo| {
             constraint.pods.selector.matches(&other.template.labels)
         };
-        Ok(queue_if(match (old, new) {
+        Ok(QueueingHint::queue_if(match (old, new) {
             (Some(old), Some(new)) => {
                 tolerations_changed(pod, old, new, &constraints)
                     || constraints.iter().any(|c| matches(c, old) != matches(c, new))
@@ -44,7 +44,7 @@ impl PodTopologySpread {
         let old = hint_args.old.and_then(EventObject::node);
         let new = hint_args.new.and_then(EventObject::node);
         let has_keys = |labels: &Labels| has_all_keys(labels, &constraints);
-        Ok(queue_if(match (old, new) {
+        Ok(QueueingHint::queue_if(match (old, new) {
             (Some(old), Some(new)) => {
                 let (before, after) = (&old.metadata.labels, &new.metadata.labels);
                 let moved = || constraints.iter().any(|c| before.get(&c.key) != after.get(&c.key));
@@ -74,8 +74,4 @@ fn tolerations_changed(
     new.uid == pod.uid
         && old.template.spec.tolerations != new.template.spec.tolerations
         && constraints.iter().any(|constraint| constraint.nodes.honors_taints())
-}
-
-fn queue_if(may_help: bool) -> QueueingHint {
-    if may_help { QueueingHint::Queue } else { QueueingHint::Skip }
 }

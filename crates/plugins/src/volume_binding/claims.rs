@@ -6,11 +6,13 @@ use loadmaster_api::storage::{PersistentVolumeClaim, TopologySelectorTerm};
 use loadmaster_api::{
     CsiDriver, LabelSelector, NodeSelector, PersistentVolume, Quantity, StorageClass, Str,
 };
-use loadmaster_framework::{EvaluatorCx, Failure, ObjectSlot, PodInfo, Reason, Rejection};
+use loadmaster_framework::{
+    ClaimName, EvaluatorCx, Failure, ObjectSlot, PodInfo, Reason, Rejection,
+};
 
 use super::assume_cache::{AssumeCache, UnboundVolume, claim_id, mode_or_filesystem};
 use crate::csi_migration::{migrated_plugin, translated_node_affinity};
-use crate::volumes::{ClaimName, NotFound, check_is_for_pod, claim_names, is_delay_binding};
+use crate::volumes::{NotFound, check_is_for_pod, is_delay_binding};
 
 /// A pod's claims as the key of its evaluators: pods with equal claims get equal results.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -119,7 +121,7 @@ impl ClaimSlots {
             }
             Ok(claim)
         };
-        claim_names(pod).map(|name| find(name).map_err(ClaimError::Unresolvable)).collect()
+        pod.claim_names().map(|name| find(name).map_err(ClaimError::Unresolvable)).collect()
     }
 
     /// Resolves claims, and returns those that are bound when the pod is scheduled, in the order of [`PodClaims::delayed`].

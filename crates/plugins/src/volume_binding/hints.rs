@@ -44,20 +44,18 @@ fn old_and_new<'a, T: 'static>(
     Ok((args.old.and_then(read), new))
 }
 
-fn queue_if(is_relevant: bool) -> HintResult {
-    Ok(if is_relevant { QueueingHint::Queue } else { QueueingHint::Skip })
-}
-
 /// A new class, or other allowed topologies.
 fn after_storage_class_change(args: &QueueingHintArgs<'_>) -> HintResult {
     let (old, new) = old_and_new::<StorageClass>(args)?;
-    queue_if(old.is_none_or(|old| old.allowed_topologies != new.allowed_topologies))
+    Ok(QueueingHint::queue_if(
+        old.is_none_or(|old| old.allowed_topologies != new.allowed_topologies),
+    ))
 }
 
 /// Any change of a claim that the pod uses.
 fn after_claim_change(args: &QueueingHintArgs<'_>) -> HintResult {
     let (_, new) = old_and_new::<PersistentVolumeClaim>(args)?;
-    queue_if(uses_claim(args.pod, new))
+    Ok(QueueingHint::queue_if(uses_claim(args.pod, new)))
 }
 
 /// A new CSINode, or other migrated plugins.
@@ -66,7 +64,7 @@ fn after_csi_node_change(args: &QueueingHintArgs<'_>) -> HintResult {
     let migrated = |node: &CsiNode| {
         node.metadata.annotations.get(MIGRATED_PLUGINS).cloned().unwrap_or_default()
     };
-    queue_if(old.is_none_or(|old| migrated(old) != migrated(new)))
+    Ok(QueueingHint::queue_if(old.is_none_or(|old| migrated(old) != migrated(new))))
 }
 
 /// The capacity of a driver that the pod names is no longer tracked.
@@ -77,7 +75,7 @@ fn after_csi_driver_change(args: &QueueingHintArgs<'_>) -> HintResult {
     let is_named = args.pod.template.spec.volumes.iter().any(|volume| {
         matches!(volume.disk.as_deref(), Some(DiskSource::Csi(csi)) if csi.driver == new.metadata.name)
     });
-    queue_if(stops_tracking && is_named)
+    Ok(QueueingHint::queue_if(stops_tracking && is_named))
 }
 
 /// New capacity, or room for larger volumes.
@@ -85,5 +83,5 @@ fn after_capacity_change(args: &QueueingHintArgs<'_>) -> HintResult {
     let (old, new) = old_and_new::<CsiStorageCapacity>(args)?;
     let Some(old) = old else { return Ok(QueueingHint::Queue) };
     let limit = |capacity: &CsiStorageCapacity| capacity.volume_limit().map(|it| it.value());
-    queue_if(limit(new).is_some_and(|new| limit(old).is_none_or(|old| new > old)))
+    Ok(QueueingHint::queue_if(limit(new).is_some_and(|new| limit(old).is_none_or(|old| new > old))))
 }

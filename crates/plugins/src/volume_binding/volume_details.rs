@@ -9,7 +9,7 @@ use loadmaster_api::{
 };
 use loadmaster_framework::{Cx, Detail, Explain, ExtensionPoints, NodeInfo, ObjectSlot, PodInfo};
 
-use crate::volumes::{StorageKind, WAIT_FOR_FIRST_CONSUMER, claim_names};
+use crate::volumes::{StorageKind, WAIT_FOR_FIRST_CONSUMER};
 
 /// The details of VolumeBinding.
 pub(crate) struct VolumeDetails {
@@ -38,7 +38,7 @@ impl VolumeDetails {
         pod: &'a PodInfo,
     ) -> impl Iterator<Item = &'a PersistentVolumeClaim> + 'a {
         let claims = cx.objects(&self.claims);
-        claim_names(pod).filter_map(move |it| claims.get(&pod.template.namespace, &it.name))
+        pod.claim_names().filter_map(move |it| claims.get(&pod.template.namespace, &it.name))
     }
 
     fn claim_state(&self, cx: Cx<'_>, claim: &PersistentVolumeClaim) -> String {
@@ -146,7 +146,7 @@ impl VolumeDetails {
 impl Explain for VolumeDetails {
     fn pod_details(&self, cx: Cx<'_>, pod: &PodInfo) -> Vec<Detail> {
         let claims = cx.objects(&self.claims);
-        let states = claim_names(pod).map(|used| {
+        let states = pod.claim_names().map(|used| {
             let name = used.name;
             match claims.get(&pod.template.namespace, &name) {
                 Some(claim) => format!("{name} {}", self.claim_state(cx, claim)),
