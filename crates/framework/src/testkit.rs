@@ -14,6 +14,7 @@
 
 mod assigned_pods;
 mod builders;
+mod compare;
 pub mod cycle;
 mod events;
 mod explain;
@@ -35,23 +36,19 @@ use serde_json::Value;
 
 use crate::api_calls::ObjectRef;
 use crate::cluster_event::{ClusterEvent, EventObject, QueueingHint, QueueingHintArgs};
-use crate::extension_points::{Cx, NodeScore, SerialCx};
+use crate::extension_points::{Cx, SerialCx};
 use crate::feature_gates::FeatureGates;
-use crate::incremental::{
-    ClassKey, EvaluatorCx, EvaluatorKey, NodeClasses, PluginEvaluator, PrepareCx, PrepareResult,
-    check_score_range,
-};
-use crate::node_info::NodeInfo;
 use crate::node_table::NodeRow;
 use crate::plugin_args::{self, FieldError};
 use crate::pod_info::PodInfo;
 use crate::registry::{ExtensionPoints, PluginDef};
-use crate::result::{PreFilterResult, PreScoreResult, Rejection};
+use crate::result::{PreFilterResult, Rejection};
 use crate::state::{CycleState, PluginStates};
 use crate::time::Now;
-use crate::topology_counter::TopologyCounterId;
 use crate::watched_objects::Gvr;
 use crate::world::World;
+
+use compare::{PerNodeResults, Prepared, compare};
 
 /// A test bench: one plugin with its own world.
 pub struct PluginTestBench {
@@ -334,263 +331,6 @@ impl PluginTestBench {
             Err(_) => Value::Null,
         })
     }
-
-    /// Compares the incremental form with the per-node results on every node.
-    ///
-    /// # Errors
-    ///
-    /// The first difference.
-    pub fn check_incremental(&mut self, pod: &PodInfo) -> BenchResult<()> {
-        if self.points.incremental.is_none() {
-            return Ok(());
-        }
-        let prepared = self.prepare(pod);
-        let per_node = self.evaluate_per_node(pod);
-        let outcome = self.compare_prepared(&prepared.result, &per_node);
-        prepared.release(self);
-        outcome
-    }
-
-    /// The pod's key, and what the plugin prepares for it.
-    fn prepare(&mut self, pod: &PodInfo) -> Prepared {
-        let plugin = self.points.incremental.clone();
-        let key = plugin.as_ref().and_then(|plugin| plugin.any_key(self.evaluator_cx(), pod));
-        let mut cx = PrepareCx::new(&mut self.world, &self.states);
-        let result = match (&plugin, &key) {
-            (Some(plugin), Some(key)) => plugin.prepare_any(&mut cx, key),
-            _ => PrepareResult::PerNode,
-        };
-        let counters = cx.into_counters();
-        Prepared { key, result, counters }
-    }
-
-    /// What the plugin prepares for a pod, for tests that call the evaluator themselves; [`PrepareResult::PerNode`] without a key or an
-    /// incremental form. The counters stay acquired.
-    pub fn prepare_incremental(&mut self, pod: &PodInfo) -> PrepareResult {
-        self.prepare(pod).result
-    }
-
-    /// The context of evaluators.
-    pub fn evaluator_cx(&self) -> EvaluatorCx<'_> {
-        EvaluatorCx { world: &self.world, states: &self.states }
-    }
-
-    fn compare_prepared(
-        &self,
-        prepared: &PrepareResult,
-        per_node: &PerNodeResults,
-    ) -> BenchResult<()> {
-        match prepared {
-            PrepareResult::PerNode => Ok(()),
-            PrepareResult::Rejected(rejection) => {
-                let want = status_text(Err(rejection.clone()));
-                match per_node.filters.iter().find(|(_, status)| *status != want) {
-                    None => Ok(()),
-                    Some((_, status)) => {
-                        Err(PluginTestBenchError(format!("incremental {want}, per node {status}")))
-                    }
-                }
-            }
-            PrepareResult::Skip => compare(&self.world, per_node, |_| true, |_| 0),
-            PrepareResult::Evaluator(evaluator) => self.compare_evaluator(&**evaluator, per_node),
-        }
-    }
-
-    fn compare_evaluator(
-        &self,
-        evaluator: &dyn PluginEvaluator,
-        per_node: &PerNodeResults,
-    ) -> BenchResult<()> {
-        let incremental = IncrementalResults::new(self.evaluator_cx(), evaluator);
-        compare(&self.world, per_node, |row| incremental.passes(row), |row| incremental.score(row))
-    }
-
-    fn run_pre_filter(
-        &self,
-        cycle: &mut CycleState,
-        pod: &PodInfo,
-    ) -> Result<PreFilterResult, Rejection> {
-        let Some(point) = &self.points.pre_filter else { return Ok(PreFilterResult::All) };
-        let mut states = self.states.clone();
-        point.pre_filter(SerialCx { world: &self.world, cycle, states: &mut states }, pod)
-    }
-
-    fn evaluate_per_node(&self, pod: &PodInfo) -> PerNodeResults {
-        let mut cycle = CycleState::default();
-        let pre = self.run_pre_filter(&mut cycle, pod);
-        let cx = Cx { world: &self.world, cycle: &cycle, states: &self.states };
-        let mut filters = Vec::new();
-        let mut feasible = Vec::new();
-        for node in self.world.node_infos() {
-            let result = match (&pre, &self.points.filter) {
-                (Err(rejection), _) => Err(rejection.clone()),
-                (Ok(PreFilterResult::Nodes(names)), _) if !names.contains(node.name()) => {
-                    Err(Rejection::unresolvable("not in the PreFilter result"))
-                }
-                (Ok(PreFilterResult::Skip), _) | (_, None) => Ok(()),
-                (_, Some(filter)) => filter.filter(cx, pod, node),
-            };
-            if result.is_ok() {
-                feasible.push(node);
-            }
-            filters.push((node.row(), status_text(result)));
-        }
-        let scores = self.score_per_node(&mut cycle, pod, &feasible);
-        PerNodeResults { filters, scores }
-    }
-
-    fn score_per_node(
-        &self,
-        cycle: &mut CycleState,
-        pod: &PodInfo,
-        feasible: &[NodeInfo<'_>],
-    ) -> BenchResult<Option<Vec<NodeScore>>> {
-        let failed = |failure: crate::result::Failure| PluginTestBenchError(failure.to_string());
-        if let Some(point) = &self.points.pre_score {
-            let mut states = self.states.clone();
-            let cx = SerialCx { world: &self.world, cycle, states: &mut states };
-            if point.pre_score(cx, pod, feasible).map_err(failed)? == PreScoreResult::Skip {
-                return Ok(None);
-            }
-        }
-        let Some(point) = &self.points.score else { return Ok(None) };
-        let cx = Cx { world: &self.world, cycle, states: &self.states };
-        let mut scores = Vec::new();
-        for node in feasible {
-            scores.push(NodeScore {
-                row: node.row(),
-                score: point.score(cx, pod, *node).map_err(failed)?,
-            });
-        }
-        point.normalize(cx, pod, &mut scores).map_err(failed)?;
-        Ok(Some(scores))
-    }
-}
-
-struct PerNodeResults {
-    filters: Vec<(NodeRow, String)>,
-    scores: BenchResult<Option<Vec<NodeScore>>>,
-}
-
-/// The results of an evaluator for every row, combined as the engine does.
-struct IncrementalResults {
-    passes: Vec<u8>,
-    local: Vec<i64>,
-    class_of: Vec<Option<usize>>,
-    class_passes: Vec<bool>,
-    class_scores: Vec<i64>,
-}
-
-/// What a plugin prepared for a pod.
-struct Prepared {
-    key: Option<EvaluatorKey>,
-    result: PrepareResult,
-    counters: Vec<TopologyCounterId>,
-}
-
-impl Prepared {
-    fn release(self, bench: &mut PluginTestBench) {
-        self.counters.into_iter().for_each(|id| bench.world.release_topology_counter(id));
-    }
-}
-
-impl IncrementalResults {
-    fn new(cx: EvaluatorCx<'_>, evaluator: &dyn PluginEvaluator) -> IncrementalResults {
-        let nodes = cx.nodes();
-        let mut passes = nodes.columns().occupied.clone();
-        evaluator.filter_rows(cx, &mut passes);
-        let mut local = vec![0; passes.len()];
-        let all_in_range = evaluator.score_rows(cx, &passes, 1, &mut local).is_ok();
-        let mut rows_in_range = true;
-        let mut keys: Vec<ClassKey> = Vec::new();
-        let mut rows: Vec<u32> = Vec::new();
-        let mut class_of = vec![None; passes.len()];
-        for row in nodes.rows() {
-            assert_eq!(
-                passes[row.index()] != 0,
-                evaluator.filter_row(cx, row),
-                "filter_rows and filter_row differ"
-            );
-            if passes[row.index()] == 0 {
-                continue;
-            }
-            let score = evaluator.score_row(cx, row);
-            rows_in_range &= check_score_range(score).is_ok();
-            assert!(
-                !all_in_range || local[row.index()] == score,
-                "score_rows and score_row differ"
-            );
-            local[row.index()] = score;
-            let mut key = ClassKey::new();
-            evaluator.class_key(cx, row, &mut key);
-            assert_eq!(
-                key.len(),
-                evaluator.class_key_len(),
-                "class_key appends class_key_len numbers"
-            );
-            let class = keys.iter().position(|known| *known == key).unwrap_or_else(|| {
-                keys.push(key);
-                rows.push(0);
-                keys.len() - 1
-            });
-            rows[class] += 1;
-            class_of[row.index()] = Some(class);
-        }
-        assert_eq!(all_in_range, rows_in_range, "score_rows fails if a score is out of range");
-        let class_passes: Vec<bool> =
-            keys.iter().map(|key| evaluator.filter_class(cx, key)).collect();
-        let mut class_scores = vec![0; keys.len()];
-        if evaluator.has_class_scores() {
-            let classes = NodeClasses {
-                keys: &keys.concat(),
-                stride: evaluator.class_key_len(),
-                offset: 0,
-                key_len: evaluator.class_key_len(),
-                rows: &rows,
-                feasible: &class_passes,
-            };
-            evaluator.score_classes(cx, &classes, &mut class_scores);
-        }
-        IncrementalResults { passes, local, class_of, class_passes, class_scores }
-    }
-
-    fn passes(&self, row: NodeRow) -> bool {
-        self.passes[row.index()] != 0
-            && self.class_of[row.index()].is_some_and(|class| self.class_passes[class])
-    }
-
-    fn score(&self, row: NodeRow) -> i64 {
-        let class = self.class_of[row.index()].map_or(0, |class| self.class_scores[class]);
-        self.local[row.index()] + class
-    }
-}
-
-fn compare(
-    world: &World,
-    per_node: &PerNodeResults,
-    passes: impl Fn(NodeRow) -> bool,
-    score: impl Fn(NodeRow) -> i64,
-) -> BenchResult<()> {
-    let name = |row: NodeRow| world.node(row).map_or("", |node| node.name());
-    for (row, status) in &per_node.filters {
-        if passes(*row) != (status == "Success") {
-            let text = format!("{}: incremental {}, per node {status}", name(*row), passes(*row));
-            return Err(PluginTestBenchError(text));
-        }
-    }
-    let Ok(scores) = &per_node.scores else { return Ok(()) };
-    let feasible = per_node.filters.iter().filter(|(_, status)| status == "Success");
-    for (row, _) in feasible {
-        let found =
-            scores.as_ref().and_then(|scores| scores.iter().find(|score| score.row == *row));
-        let want = found.map_or(0, |score| score.score);
-        if score(*row) != want {
-            let text =
-                format!("{}: incremental score {}, per node {want}", name(*row), score(*row));
-            return Err(PluginTestBenchError(text));
-        }
-    }
-    Ok(())
 }
 
 fn status_text(result: Result<(), Rejection>) -> String {
