@@ -1,7 +1,7 @@
 //! `cargo xtask full`: the long versions of the checks of `.ci/run`, and those that take too long for every change.
 //!
-//! Every step is a process of its own, so that one that fails, or is killed, does not stop the others. The last result is a page of the
-//! documentation, written with `--write`.
+//! Every step is a process of its own, so that one that fails, or is killed, does not stop the others. The last result of every step is a row of a
+//! page of the documentation, written with `--write` when the step ends: a run that is interrupted, or of some steps only, loses nothing.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -49,12 +49,11 @@ const STEPS: &[Step] = &[
 #[derive(clap::Args)]
 pub struct Args {
     /// Run only steps whose command contains one of these words.
-    #[arg(conflicts_with = "write")]
     words: Vec<String>,
     /// Print the commands and run nothing.
     #[arg(long)]
     list: bool,
-    /// Write the results to docs/src/reference/full-checks.md.
+    /// Write the results to docs/src/reference/full-checks.md; steps that are not run keep theirs.
     #[arg(long, conflicts_with = "list")]
     write: bool,
 }
@@ -73,9 +72,8 @@ struct Environment {
     date: String,
     /// The commit, and whether there were changes.
     commit: String,
-    n_cores: usize,
-    /// The processor's name, if the system has it.
-    processor: Option<String>,
+    /// The cores, and the processor's name if the system has it.
+    machine: String,
 }
 
 /// Runs the steps; returns whether all have passed.
@@ -92,14 +90,20 @@ pub fn run(args: &Args) -> Result<bool> {
     }
     // The state at the beginning: a run takes hours.
     let environment = Environment::read()?;
-    let results: Vec<StepResult> = steps.into_iter().map(run_step).collect();
-    println!("\n{}", table(&results));
-    if args.write {
-        let path = crate::root()?.join(PAGE);
-        std::fs::write(&path, page(&environment, &results))
-            .with_context(|| format!("writing {}", path.display()))?;
-        println!("written to {PAGE}");
+    let path = crate::root()?.join(PAGE);
+    let mut results = Vec::new();
+    for step in steps {
+        let result = run_step(step);
+        if args.write {
+            let read = std::fs::read_to_string(&path);
+            let old = read.with_context(|| format!("reading {}", path.display()))?;
+            let row = result.row(&environment);
+            std::fs::write(&path, page(&old, &result.step.command(), &row))
+                .with_context(|| format!("writing {}", path.display()))?;
+        }
+        results.push(result);
     }
+    println!("\n{}", summary(&results));
     Ok(results.iter().all(StepResult::has_passed))
 }
 
@@ -143,11 +147,18 @@ impl StepResult {
         self.outcome == Ok(0)
     }
 
+    /// The step's row of the page.
+    fn row(&self, environment: &Environment) -> String {
+        let Environment { date, commit, machine } = environment;
+        let (step, seconds) = (self.step.command(), self.seconds);
+        format!("| `{step}` | {} | {seconds:.0} | {date} | {commit} | {machine} |", self.text())
+    }
+
     fn text(&self) -> String {
         match &self.outcome {
             Ok(0) => "passed".to_owned(),
             Ok(code) => format!("failed, exit code {code}"),
-            Err(error) => format!("failed, {error}"),
+            Err(error) => format!("failed, {}", error.replace(['|', '\n'], " ")),
         }
     }
 }
@@ -159,11 +170,11 @@ impl Environment {
         let with_changes = if changes.is_empty() { "" } else { ", with changes" };
         let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let processor = processor_name(&info).map_or(String::new(), |name| format!(", {name}"));
         Ok(Environment {
             date,
             commit: git(&["rev-parse", "--short=12", "HEAD"])? + with_changes,
-            n_cores: cores.get(),
-            processor: processor_name(&info),
+            machine: format!("{cores} cores{processor}"),
         })
     }
 }
@@ -181,68 +192,100 @@ fn git(args: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The results as a table in Markdown.
-fn table(results: &[StepResult]) -> String {
-    let mut text = "| step | result | seconds |\n| --- | --- | --- |\n".to_owned();
+/// The results, a line each, and how many failed.
+fn summary(results: &[StepResult]) -> String {
+    let mut text = String::new();
     for result in results {
-        let (step, shown) = (result.step.command(), result.text().replace('|', "\\|"));
-        let _ = writeln!(text, "| `{step}` | {shown} | {:.0} |", result.seconds);
+        let _ = writeln!(
+            text,
+            "{:>6.0} s  {}: {}",
+            result.seconds,
+            result.step.command(),
+            result.text()
+        );
     }
     let n_failed = results.iter().filter(|result| !result.has_passed()).count();
-    let seconds: f64 = results.iter().map(|result| result.seconds).sum();
-    let _ = writeln!(text, "| {} steps | {n_failed} failed | {seconds:.0} |", results.len());
+    let _ = writeln!(text, "{} steps, {n_failed} failed", results.len());
     text
 }
 
-fn page(environment: &Environment, results: &[StepResult]) -> String {
-    let Environment { date, commit, n_cores, processor } = environment;
-    let processor = processor.as_ref().map_or(String::new(), |name| format!(" ({name})"));
-    format!(
-        "# Full checks\n\n{INTRODUCTION}\nLast run: {date}, commit {commit}, {n_cores} cores{processor}.\n\n{}",
-        table(results)
-    )
+/// The page with a row for each step, in order: the given one, the old page's, or that the step was not run.
+fn page(old: &str, command: &str, row: &str) -> String {
+    let mut text = format!("# Full checks\n\n{INTRODUCTION}\n{HEADER}");
+    for step in STEPS.iter().map(|step| step.command()) {
+        let begin = format!("| `{step}` |");
+        let of_step = if step == command {
+            Some(row)
+        } else {
+            old.lines().find(|line| line.starts_with(&begin))
+        };
+        match of_step {
+            Some(row) => text += row,
+            None => {
+                let _ = write!(text, "{begin} not run | | | | |");
+            }
+        }
+        text.push('\n');
+    }
+    text
 }
+
+const HEADER: &str = "\
+| step | last result | seconds | date | commit | machine |
+| --- | --- | --- | --- | --- | --- |
+";
 
 const INTRODUCTION: &str = "\
 *Reference.* The long versions of the checks that every change has to pass. `cargo xtask full` runs them, which takes hours, and continues after
-a step that fails; `cargo xtask full --write` writes its results to this page. `cargo xtask full --list` lists the commands, which can also be run
-alone. Random cases have new seeds in every run, except for `twin` and `simulate`, which begin with the same seed.
+a step that fails; `cargo xtask full --write` writes each result to this page when the step ends. `cargo xtask full WORD...` runs the steps that
+contain one of the words. `cargo xtask full --list` lists the commands, which can also be run alone. Random cases have new seeds in every run, except for `twin` and `simulate`, which begin with the same seed.
 ";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn results() -> Vec<StepResult> {
-        let outcomes = [Ok(0), Ok(1), Err("signal: 9 (SIGKILL)".to_owned())];
-        let steps = [STEPS[0], Xtask("a b"), Xtask("c")];
-        let all = steps.into_iter().zip(outcomes).zip([0.4, 61.5, 3600.0]);
-        all.map(|((step, outcome), seconds)| StepResult { step, outcome, seconds }).collect()
+    fn result(step: Step, outcome: Result<i32, String>, seconds: f64) -> StepResult {
+        StepResult { step, outcome, seconds }
+    }
+
+    fn environment() -> Environment {
+        Environment {
+            date: "2026-01-31".to_owned(),
+            commit: "0123456789ab, with changes".to_owned(),
+            machine: "2 cores, Example 9000".to_owned(),
+        }
     }
 
     #[test]
-    fn the_page_has_every_result() {
-        let environment = Environment {
-            date: "2026-01-31".to_owned(),
-            commit: "0123456789ab, with changes".to_owned(),
-            n_cores: 2,
-            processor: Some("Example 9000".to_owned()),
+    fn the_page_has_the_last_result_of_every_step() {
+        let write = |old: &str, result: &StepResult| {
+            page(old, &result.step.command(), &result.row(&environment()))
         };
-        let page = page(&environment, &results());
-        let (introduction, rest) = page.split_at(page.find("Last run").unwrap());
+        let page = write("", &result(STEPS[1], Ok(1), 61.5));
+        let page = write(&page, &result(STEPS[0], Err("signal: 9 (SIGKILL)".to_owned()), 0.4));
+        let page = write(&page, &result(STEPS[1], Ok(0), 3600.0));
+        let (introduction, rows) = page.split_at(page.find("| step").unwrap());
         assert_eq!(introduction, format!("# Full checks\n\n{INTRODUCTION}\n"));
         let want = "\
-Last run: 2026-01-31, commit 0123456789ab, with changes, 2 cores (Example 9000).
-
-| step | result | seconds |
-| --- | --- | --- |
-| `cargo build --release --workspace --bins` | passed | 0 |
-| `cargo xtask a b` | failed, exit code 1 | 62 |
-| `cargo xtask c` | failed, signal: 9 (SIGKILL) | 3600 |
-| 3 steps | 2 failed | 3662 |
+| step | last result | seconds | date | commit | machine |
+| --- | --- | --- | --- | --- | --- |
+| `cargo build --release --workspace --bins` | failed, signal: 9 (SIGKILL) | 0 | 2026-01-31 | 0123456789ab, with changes | 2 cores, Example 9000 |
+| `cargo xtask scenarios check` | passed | 3600 | 2026-01-31 | 0123456789ab, with changes | 2 cores, Example 9000 |
+| `cargo xtask oracle --cases 20000` | not run | | | | |
 ";
-        assert_eq!(rest, want);
-        assert_eq!(results().iter().filter(|result| result.has_passed()).count(), 1);
+        assert!(rows.starts_with(want), "{rows}");
+        assert_eq!(rows.lines().count(), 2 + STEPS.len());
+    }
+
+    #[test]
+    fn the_summary_counts_failed_steps() {
+        let results = [result(STEPS[0], Ok(0), 0.4), result(STEPS[1], Ok(1), 61.5)];
+        let want = "     0 s  cargo build --release --workspace --bins: passed
+    62 s  cargo xtask scenarios check: failed, exit code 1
+2 steps, 1 failed
+";
+        assert_eq!(summary(&results), want);
     }
 
     /// Every step is a command of this program.
