@@ -55,6 +55,9 @@ pub struct NodeStatus {
     pub allocatable: ResourceList,
     #[serde(deserialize_with = "objects")]
     pub images: Vec<ContainerImage>,
+    /// The features of the kubelet that pods may need, in order.
+    #[serde(deserialize_with = "list")]
+    pub declared_features: Vec<Str>,
 }
 
 /// An image that a node holds, under all its names.

@@ -71,6 +71,8 @@ pub struct PodSpec {
     pub resource_claims: Vec<NamedItem>,
     #[serde(deserialize_with = "nullable")]
     pub host_network: bool,
+    /// `false` gives the pod a user namespace of its own.
+    pub host_users: Option<bool>,
 }
 
 /// An entry of which only the name matters here.
@@ -94,6 +96,17 @@ pub struct Container {
     pub ports: Vec<ContainerPort>,
     /// `Always` on an init container makes it a sidecar.
     pub restart_policy: Option<Str>,
+    #[serde(deserialize_with = "objects")]
+    pub restart_policy_rules: Vec<ContainerRestartRule>,
+}
+
+/// What happens when a container exits with some codes, of which only the action matters here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub struct ContainerRestartRule {
+    /// `Restart` or `RestartAllContainers`.
+    #[serde(deserialize_with = "nullable")]
+    pub action: Str,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]

@@ -21,6 +21,8 @@ pub struct FeatureGates {
     pub nominated_node_name_for_expectation: bool,
     /// `SchedulerAsyncPreemption`: victims are evicted asynchronously while other pods are scheduled.
     pub scheduler_async_preemption: bool,
+    /// `NodeDeclaredFeatures`: pods fit only on nodes that declare the features that they need.
+    pub node_declared_features: bool,
     /// `StorageCapacityScoring`: nodes are scored by how full their storage would be.
     pub storage_capacity_scoring: bool,
     /// `VolumeLimitScaling`: pods are not placed on nodes without the CSI driver of their volumes, if the driver says so.
@@ -42,6 +44,7 @@ impl Default for FeatureGates {
             pop_from_backoff_q: true,
             nominated_node_name_for_expectation: true,
             scheduler_async_preemption: true,
+            node_declared_features: true,
             storage_capacity_scoring: false,
             volume_limit_scaling: false,
             adaptive_node_sampling: false,

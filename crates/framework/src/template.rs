@@ -285,13 +285,14 @@ fn compared_fields(spec: &PodSpec) -> impl Eq + Hash + '_ {
         volumes,
         resource_claims,
         host_network,
+        host_users,
     } = spec;
     let volumes: SmallVec<[&Volume; 4]> = volumes.iter().filter(|it| is_read(it)).collect();
     (
         (scheduler_name, priority, priority_class_name, preemption_policy),
         (node_selector, affinity, tolerations, topology_spread_constraints),
         (init_containers, containers, overhead, resources),
-        (scheduling_gates, volumes, resource_claims, host_network),
+        (scheduling_gates, volumes, resource_claims, host_network, host_users),
     )
 }
 

@@ -10,6 +10,7 @@ pub mod inter_pod_affinity;
 #[cfg(test)]
 mod key_tests;
 pub mod node_affinity;
+pub mod node_declared_features;
 pub mod node_name;
 pub mod node_ports;
 pub mod node_resources;
@@ -50,6 +51,7 @@ pub const IN_TREE_PLUGINS: &[PluginDef] = &[
     node_resources::balanced_allocation::DEF,
     image_locality::DEF,
     default_binder::DEF,
+    node_declared_features::DEF,
 ];
 
 /// The reasons with which a plugin rejects pods or nodes (the whole text or its beginning), with their status codes.
@@ -71,6 +73,7 @@ pub const DECLARED_REASONS: &[(&str, DeclaredReasons)] = &[
     (inter_pod_affinity::NAME, inter_pod_affinity::REASONS),
     (volume_binding::NAME, volume_binding::REASONS),
     (default_preemption::NAME, default_preemption::REASONS),
+    (node_declared_features::NAME, node_declared_features::REASONS),
 ];
 
 /// A registry of all in-tree plugins.

@@ -337,7 +337,7 @@ mod tests {
         check(OracleCaseKind::Config, config(json!([["P", 1]])), config(json!([["P", 1]])), None);
         check(
             OracleCaseKind::Config,
-            config(json!([["P", 1], ["NodeDeclaredFeatures", 0]])),
+            config(json!([["P", 1], ["DynamicResources", 0]])),
             config(json!([["P", 1]])),
             None,
         );

@@ -140,8 +140,7 @@ impl ClaimRejection {
 
 /// Plugins that are not implemented, or only as far as pods with claims are rejected, and the extension points that they have in
 /// Loadmaster.
-const UNIMPLEMENTED_PLUGINS: [(&str, &[&str]); 2] =
-    [("DynamicResources", &["preFilter", "score"]), ("NodeDeclaredFeatures", &[])];
+const UNIMPLEMENTED_PLUGINS: [(&str, &[&str]); 1] = [("DynamicResources", &["preFilter", "score"])];
 
 /// Placements of pod groups are not implemented.
 const UNIMPLEMENTED_POINTS: [&str; 1] = ["placementScore"];
@@ -164,8 +163,7 @@ pub fn expected_plugins(theirs: &Value) -> Value {
 }
 
 /// Parts of pod signatures from plugins that are not implemented.
-const UNIMPLEMENTED_FRAGMENTS: [&str; 2] =
-    ["v1.Pod.Spec.RequiredFeatures()", "v1.Pod.Spec.DynamicResources"];
+const UNIMPLEMENTED_FRAGMENTS: [&str; 1] = ["v1.Pod.Spec.DynamicResources"];
 
 /// The part with a pod's volumes. Loadmaster does not store the whole of them, so only the names of claims are compared.
 const VOLUMES_FRAGMENT: &str = "v1.Pod.Spec.Volumes.NonSyntheticSources()";

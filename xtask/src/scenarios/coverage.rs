@@ -13,11 +13,12 @@ use loadmaster_sim::scenario::{ExpectedResult, RecordedResult};
 const ONLY_SKIPS: [&str; 1] = ["DefaultPreemption"];
 
 /// Plugins whose hint for an added object of this kind is always Queue.
-const ADDITIONS_ALWAYS_QUEUE: [(&str, EventResource); 4] = [
+const ADDITIONS_ALWAYS_QUEUE: [(&str, EventResource); 5] = [
     ("VolumeBinding", EventResource::StorageClass),
     ("VolumeBinding", EventResource::CsiNode),
     ("VolumeBinding", EventResource::CsiStorageCapacity),
     ("VolumeZone", EventResource::PersistentVolume),
+    ("NodeDeclaredFeatures", EventResource::Node),
 ];
 
 /// Why an event is not required to be covered.

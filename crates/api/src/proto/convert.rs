@@ -10,9 +10,9 @@ use crate::interned_str::Str;
 use crate::meta::{Labels, ObjectMeta, OwnerReference, Timestamp};
 use crate::node::{ContainerImage, Node, NodeSpec, NodeStatus, Taint};
 use crate::pod::{
-    Affinity, ClaimSource, Container, ContainerPort, ContainerResources, ContainerStatus,
-    EphemeralSource, ImageSource, NamedItem, NodeAffinity, Pod, PodAffinity, PodAffinityTerm,
-    PodCondition, PodSpec, PodStatus, PreferredSchedulingTerm, Toleration,
+    Affinity, ClaimSource, Container, ContainerPort, ContainerResources, ContainerRestartRule,
+    ContainerStatus, EphemeralSource, ImageSource, NamedItem, NodeAffinity, Pod, PodAffinity,
+    PodAffinityTerm, PodCondition, PodSpec, PodStatus, PreferredSchedulingTerm, Toleration,
     TopologySpreadConstraint, Volume, WeightedPodAffinityTerm,
 };
 use crate::quantity::Quantity;
@@ -128,6 +128,7 @@ pub(super) fn node(node: wire::Node) -> Result<Node> {
             capacity: amounts(status.capacity)?,
             allocatable: amounts(status.allocatable)?,
             images: each(status.images, image),
+            declared_features: strs(status.declared_features),
         },
         extra: None,
     })
@@ -162,10 +163,13 @@ fn pod_spec(spec: wire::PodSpec) -> Result<PodSpec> {
         volumes: each(spec.volumes, volume),
         resource_claims: each(spec.resource_claims, named),
         host_network: spec.host_network,
+        host_users: spec.host_users,
     })
 }
 
 fn container(container: wire::Container) -> Result<Container> {
+    let restart_rule =
+        |rule: wire::ContainerRestartRule| ContainerRestartRule { action: str(rule.action) };
     let port = |port: wire::ContainerPort| ContainerPort {
         container_port: port.container_port,
         host_port: port.host_port,
@@ -178,6 +182,7 @@ fn container(container: wire::Container) -> Result<Container> {
         resources: or_default(container.resources, resources)?,
         ports: each(container.ports, port),
         restart_policy: container.restart_policy.map(str),
+        restart_policy_rules: each(container.restart_policy_rules, restart_rule),
     })
 }
 

@@ -139,6 +139,8 @@ pub(super) struct NodeStatus {
     pub(super) allocatable: Vec<Amount>,
     #[prost(message, repeated, tag = "8")]
     pub(super) images: Vec<ContainerImage>,
+    #[prost(string, repeated, tag = "14")]
+    pub(super) declared_features: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -191,6 +193,8 @@ pub(super) struct PodSpec {
     pub(super) overhead: Vec<Amount>,
     #[prost(message, repeated, tag = "33")]
     pub(super) topology_spread_constraints: Vec<TopologySpreadConstraint>,
+    #[prost(bool, optional, tag = "37")]
+    pub(super) host_users: Option<bool>,
     #[prost(message, repeated, tag = "38")]
     pub(super) scheduling_gates: Vec<Named>,
     #[prost(message, repeated, tag = "39")]
@@ -218,6 +222,14 @@ pub(super) struct Container {
     pub(super) resources: Option<ResourceRequirements>,
     #[prost(string, optional, tag = "24")]
     pub(super) restart_policy: Option<String>,
+    #[prost(message, repeated, tag = "25")]
+    pub(super) restart_policy_rules: Vec<ContainerRestartRule>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ContainerRestartRule {
+    #[prost(string, tag = "1")]
+    pub(super) action: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

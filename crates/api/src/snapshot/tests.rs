@@ -462,12 +462,12 @@ fn nulls_are_zero_values_and_lists_are_no_objects() {
         (
             "v1",
             "Node",
-            "metadata spec spec.unschedulable spec.taints[] spec.taints[].key status status.images[] status.images[].sizeBytes status.images[].names[]",
+            "metadata spec spec.unschedulable spec.taints[] spec.taints[].key status status.images[] status.images[].sizeBytes status.images[].names[] status.declaredFeatures[]",
         ),
         (
             "v1",
             "Pod",
-            "metadata metadata.ownerReferences[] metadata.ownerReferences[].name metadata.ownerReferences[].uid metadata.ownerReferences[].kind metadata.ownerReferences[].apiVersion metadata.ownerReferences[].controller spec spec.hostNetwork spec.priority spec.affinity spec.affinity.nodeAffinity spec.affinity.podAffinity spec.resources spec.schedulingGates[] spec.schedulingGates[].name spec.containers[] spec.containers[].resources spec.containers[].ports[] spec.containers[].ports[].hostPort spec.volumes[] spec.volumes[].ephemeral spec.volumes[].persistentVolumeClaim spec.volumes[].persistentVolumeClaim.claimName spec.topologySpreadConstraints[] spec.topologySpreadConstraints[].maxSkew spec.topologySpreadConstraints[].labelSelector spec.topologySpreadConstraints[].matchLabelKeys[] spec.tolerations[] status status.conditions[] status.conditions[].type status.containerStatuses[]",
+            "metadata metadata.ownerReferences[] metadata.ownerReferences[].name metadata.ownerReferences[].uid metadata.ownerReferences[].kind metadata.ownerReferences[].apiVersion metadata.ownerReferences[].controller spec spec.hostNetwork spec.hostUsers spec.priority spec.affinity spec.affinity.nodeAffinity spec.affinity.podAffinity spec.resources spec.schedulingGates[] spec.schedulingGates[].name spec.containers[] spec.containers[].resources spec.containers[].ports[] spec.containers[].ports[].hostPort spec.containers[].restartPolicyRules[] spec.containers[].restartPolicyRules[].action spec.volumes[] spec.volumes[].ephemeral spec.volumes[].persistentVolumeClaim spec.volumes[].persistentVolumeClaim.claimName spec.topologySpreadConstraints[] spec.topologySpreadConstraints[].maxSkew spec.topologySpreadConstraints[].labelSelector spec.topologySpreadConstraints[].matchLabelKeys[] spec.tolerations[] status status.conditions[] status.conditions[].type status.containerStatuses[]",
         ),
         ("v1", "Namespace", "metadata"),
         ("v1", "Service", "metadata spec spec.selector"),

@@ -153,7 +153,7 @@ pub(super) const GATES: &[Gate] = &[
     ga("MutatingAdmissionPolicy", true),
     ga("NFTablesProxyMode", true).locked(),
     alpha("NativeHistograms"),
-    beta("NodeDeclaredFeatures", true),
+    beta("NodeDeclaredFeatures", true).sets(|gates| &mut gates.node_declared_features),
     ga("NodeInclusionPolicyInPodTopologySpread", true).locked(),
     ga("NodeLogQuery", true).locked(),
     ga("NodeSwap", true).locked(),

@@ -90,7 +90,7 @@ impl Engine {
         if *old != *node {
             self.notify_node_change(Some(&old), Some(&node));
         }
-        for event in queue::node_update_events(&old, &node) {
+        for event in queue::node_update_events(&old, &node, self.world.gates()) {
             let (old, new) = (QueueObject::Node(old.clone()), QueueObject::Node(node.clone()));
             self.on_cluster_event(now, ClusterEventOccurrence::new(event, Some(old), Some(new)));
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use loadmaster_api::{Namespace, Node};
 use loadmaster_framework::{
-    ActionType, ClusterEvent, EventObject, EventResource, ObjectInfo, PodInfo,
+    ActionType, ClusterEvent, EventObject, EventResource, FeatureGates, ObjectInfo, PodInfo,
 };
 use smallvec::SmallVec;
 
@@ -158,8 +158,11 @@ fn annotations(node: &Node) -> Option<&BTreeMap<Box<str>, Box<str>>> {
 }
 
 /// The events of a node's update (upstream's `NodeSchedulingPropertiesChange`); often none. Cordoning is no event: it makes no pod
-/// schedulable.
-pub fn node_update_events(old: &Node, new: &Node) -> ClusterEvents {
+/// schedulable. Changed features are one if the gate NodeDeclaredFeatures is on.
+pub fn node_update_events(old: &Node, new: &Node, gates: &FeatureGates) -> ClusterEvents {
+    let has_features = gates.node_declared_features;
+    let features_changed =
+        has_features && old.status.declared_features != new.status.declared_features;
     let uncordoned = old.spec.unschedulable && !new.spec.unschedulable;
     let changes = [
         (uncordoned, ActionType::UPDATE_NODE_TAINT),
@@ -167,6 +170,7 @@ pub fn node_update_events(old: &Node, new: &Node) -> ClusterEvents {
         (old.metadata.labels != new.metadata.labels, ActionType::UPDATE_NODE_LABEL),
         (annotations(old) != annotations(new), ActionType::UPDATE_NODE_ANNOTATION),
         (!uncordoned && old.spec.taints != new.spec.taints, ActionType::UPDATE_NODE_TAINT),
+        (features_changed, ActionType::UPDATE_NODE_DECLARED_FEATURE),
     ];
     let changed = changes.into_iter().filter(|(changed, _)| *changed);
     changed.map(|(_, action)| ClusterEvent::new(EventResource::Node, action)).collect()

@@ -568,7 +568,7 @@ fn node_updates_are_split_into_events() {
     #[track_caller]
     fn check(old: Value, new: Value, want: &[&str]) {
         let [old, new] = [old, new].map(|node| serde_json::from_value::<Node>(node).unwrap());
-        let labels = node_update_events(&old, &new)
+        let labels = node_update_events(&old, &new, &FeatureGates::default())
             .into_iter()
             .map(|event| EnqueueCause::Event(event).to_string());
         assert_eq!(labels.collect::<Vec<_>>(), want);
@@ -586,4 +586,9 @@ fn node_updates_are_split_into_events() {
     check(json!({}), labelled, &["NodeUpdateNodeAllocatable", "NodeUpdateNodeLabel"]);
     let capacity = json!({"status": {"capacity": {"cpu": "1"}}});
     check(json!({}), capacity, &[]);
+    let declares = || json!({"status": {"declaredFeatures": ["a"]}});
+    check(json!({}), declares(), &["NodeUpdateNodeDeclaredFeature"]);
+    let gates = FeatureGates { node_declared_features: false, ..FeatureGates::default() };
+    let [old, new] = [json!({}), declares()].map(|node| serde_json::from_value(node).unwrap());
+    assert!(node_update_events(&old, &new, &gates).is_empty());
 }

@@ -52,11 +52,12 @@ fn typical_values() -> Value {
     let node_term =
         json!({"key": words, "operator": ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]});
     let container = json!({"image": words, "restartPolicy": [null, "Always"], "resources": resources,
-        "ports": [[], [{"hostPort": 80}], [{"containerPort": 80}]]});
+        "ports": [[], [{"hostPort": 80}], [{"containerPort": 80}]],
+        "restartPolicyRules": [[{"action": "Restart"}], [{"action": "RestartAllContainers"}]]});
     json!({
         "metadata": {"namespace": words, "deletionTimestamp": ["2026-01-01T00:00:00Z"]},
         "spec": {
-            "nodeName": words, "hostNetwork": [true, false], "overhead": requests, "resources": resources,
+            "nodeName": words, "hostNetwork": [true, false], "hostUsers": [null, true, false], "overhead": requests, "resources": resources,
             "tolerations": [[], [{"operator": "Exists"}], [{"effect": "NoSchedule", "operator": "Exists"}]],
             "schedulingGates": [[{"name": "gate"}]], "resourceClaims": [[{"name": "device"}]],
             "preemptionPolicy": ["Never"], "priorityClassName": ["high"],

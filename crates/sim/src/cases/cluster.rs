@@ -11,6 +11,15 @@ use super::{OracleCase, OracleCaseKind, config, node, volumes};
 
 const LETTERS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
 
+/// NodeDeclaredFeatures, and the gates that are on by default and depend on it.
+const GATES_OF_DECLARED_FEATURES: [&str; 5] = [
+    "ExtendWebSocketsToKubelet",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "NodeDeclaredFeatures",
+    "RestartAllContainersOnContainerExits",
+];
+
 /// A case of the kind Explain.
 pub(super) fn case(draw: &mut CaseRng, id: u64) -> OracleCase {
     let config = draw.has(CaseFeature::Config).then(|| config::random_config(draw));
@@ -44,6 +53,10 @@ pub(super) fn case(draw: &mut CaseRng, id: u64) -> OracleCase {
     let kind = OracleCaseKind::Explain;
     let mut case = OracleCase { id, pod, config, feature_gates: BTreeMap::new(), objects, kind };
     volumes::add_objects(draw, &mut case);
+    if draw.when(CaseFeature::DeclaredFeatures, 10) {
+        let off = GATES_OF_DECLARED_FEATURES.map(|gate| (gate.to_owned(), false));
+        case.feature_gates.extend(off);
+    }
     case
 }
 

@@ -45,6 +45,7 @@ fn features_of(plugin: &str) -> &'static [CaseFeature] {
         "VolumeRestrictions" | "NodeVolumeLimits" | "VolumeBinding" | "VolumeZone" => {
             &[CaseFeature::Volumes]
         }
+        "NodeDeclaredFeatures" => &[CaseFeature::DeclaredFeatures],
         _ => &[],
     }
 }
@@ -56,6 +57,8 @@ fn registered_by(draw: &mut CaseRng, case: &mut OracleCase, plugin: &str) -> Eve
         | ("VolumeRestrictions" | "NodeVolumeLimits", 0..2) => storage_object_changed(draw, case),
         ("VolumeRestrictions" | "NodeVolumeLimits", 2) => pod_deleted(draw, case),
         ("VolumeBinding" | "VolumeZone", _) => node_updated(draw, case, &[ChangedPart::Labels]),
+        ("NodeDeclaredFeatures", 0..2) => node_updated(draw, case, &[ChangedPart::Features]),
+        ("NodeDeclaredFeatures", 2) => pending_pod_updated(draw, case, &[ChangedPart::Features]),
         ("SchedulingGates", _) => pending_pod_updated(draw, case, &[ChangedPart::Gates]),
         ("NodeUnschedulable" | "TaintToleration", 0) => {
             pending_pod_updated(draw, case, &[ChangedPart::Tolerations])
@@ -90,6 +93,8 @@ enum ChangedPart {
     /// Allocatable of a node, requests of a pod.
     Size,
     Gates,
+    /// Those that a node declares or a pod needs.
+    Features,
     /// Several at once, or nothing that a plugin reads.
     Other,
 }
@@ -100,6 +105,7 @@ const ALL_PARTS: &[ChangedPart] = &[
     ChangedPart::Tolerations,
     ChangedPart::Size,
     ChangedPart::Gates,
+    ChangedPart::Features,
     ChangedPart::Other,
 ];
 
@@ -141,8 +147,10 @@ fn node_updated(draw: &mut CaseRng, case: &mut OracleCase, parts: &[ChangedPart]
             copy_fields(&mut old, &other, &["status"]);
             "UpdateNodeAllocatable"
         }
-        ChangedPart::Gates => {
-            draw.pick(&["UpdateNodeCondition", "UpdateNodeAnnotation", "UpdateNodeDeclaredFeature"])
+        ChangedPart::Gates => draw.pick(&["UpdateNodeCondition", "UpdateNodeAnnotation"]),
+        ChangedPart::Features => {
+            copy_fields(&mut old["status"], &other["status"], &["declaredFeatures"]);
+            "UpdateNodeDeclaredFeature"
         }
         ChangedPart::Other => {
             old = other;
@@ -250,6 +258,11 @@ fn old_pod(
         ChangedPart::Gates => {
             old["spec"]["schedulingGates"] = json!([{"name": "a"}, {"name": "b"}]);
             "UpdatePodSchedulingGatesEliminated"
+        }
+        ChangedPart::Features => {
+            let fields = ["hostNetwork", "hostUsers", "containers", "initContainers"];
+            copy_fields(&mut old["spec"], &other["spec"], &[draw.pick(&fields)]);
+            "Update"
         }
         ChangedPart::Taints | ChangedPart::Other => draw.pick(&[
             "Update",

@@ -16,7 +16,7 @@ const SCORERS: [&str; 7] = [
     "ImageLocality",
 ];
 
-const FILTERS: [&str; 8] = [
+const FILTERS: [&str; 9] = [
     "NodeUnschedulable",
     "NodeName",
     "TaintToleration",
@@ -25,6 +25,7 @@ const FILTERS: [&str; 8] = [
     "NodeResourcesFit",
     "PodTopologySpread",
     "InterPodAffinity",
+    "NodeDeclaredFeatures",
 ];
 
 const RESOURCES: [&str; 5] =

@@ -39,13 +39,15 @@ pub enum CaseFeature {
     ResourceClaims,
     /// Volumes, and all objects that they need.
     Volumes,
+    /// `status.declaredFeatures` of nodes, and pods that need such features.
+    DeclaredFeatures,
     /// A configuration other than the default one.
     Config,
 }
 
 use CaseFeature as F;
 
-const ALL: [CaseFeature; 26] = [
+const ALL: [CaseFeature; 27] = [
     F::Unschedulable,
     F::Taints,
     F::NodeName,
@@ -71,6 +73,7 @@ const ALL: [CaseFeature; 26] = [
     F::Terminating,
     F::ResourceClaims,
     F::Volumes,
+    F::DeclaredFeatures,
     F::Config,
 ];
 

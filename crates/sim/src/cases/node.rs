@@ -41,6 +41,18 @@ pub(super) const IMAGE_NAMES: [&str; 8] = [
     "absent:1",
 ];
 
+/// Features that nodes declare: those of 1.36 in order, and others between them.
+const DECLARED_FEATURES: [&str; 8] = [
+    "AnotherFeature",
+    "ExtendWebSocketsToKubelet",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+    "RestartAllContainersOnContainerExitsTwice",
+    "UserNamespacesHostNetworkSupport",
+    "YetAnotherFeature",
+];
+
 /// A node with this name; `others` are the names of all nodes of the cluster.
 pub(super) fn node(draw: &mut CaseRng, name: &str, others: &[String]) -> Value {
     let mut spec = Fields::default();
@@ -52,6 +64,9 @@ pub(super) fn node(draw: &mut CaseRng, name: &str, others: &[String]) -> Value {
     status.put_some("allocatable", resources::allocatable(draw));
     if draw.has(CaseFeature::Images) {
         status.put_some("images", images(draw));
+    }
+    if draw.when(CaseFeature::DeclaredFeatures, 90) {
+        status.put_some("declaredFeatures", declared_features(draw));
     }
     let mut metadata = Fields::default();
     metadata.put("name", name);
@@ -114,6 +129,15 @@ fn taint(draw: &mut CaseRng) -> Value {
     }
     taint.put("effect", draw.mostly(&EFFECTS, &["", "Other"]));
     taint.into()
+}
+
+/// Some features, rarely not in order.
+fn declared_features(draw: &mut CaseRng) -> Vec<&'static str> {
+    let mut features = draw.some(&DECLARED_FEATURES, 0, DECLARED_FEATURES.len());
+    if draw.percent(10) {
+        draw.shuffle(&mut features);
+    }
+    features
 }
 
 fn images(draw: &mut CaseRng) -> Vec<Value> {

@@ -116,6 +116,12 @@ fn spec(draw: &mut CaseRng, role: Role, node_names: &[String]) -> Value {
     if role == Role::Target && draw.when(CaseFeature::ResourceClaims, 60) {
         spec.put("resourceClaims", json!([{"name": "device", "resourceClaimName": "device"}]));
     }
+    if draw.when(CaseFeature::DeclaredFeatures, 50) {
+        spec.put("hostNetwork", draw.percent(75));
+    }
+    if draw.when(CaseFeature::DeclaredFeatures, 50) {
+        spec.put("hostUsers", draw.percent(25));
+    }
     spec.into()
 }
 
@@ -131,7 +137,17 @@ fn container(draw: &mut CaseRng, name: &str) -> Value {
         let ports: Vec<Value> = (0..n).map(|_| port(draw)).collect();
         container.put("ports", ports);
     }
+    if draw.when(CaseFeature::DeclaredFeatures, 30) {
+        let n = draw.count(1, 2);
+        let rules: Vec<Value> = (0..n).map(|_| restart_rule(draw)).collect();
+        container.put("restartPolicyRules", rules);
+    }
     container.into()
+}
+
+fn restart_rule(draw: &mut CaseRng) -> Value {
+    let action = draw.mostly(&["RestartAllContainers", "Restart"], &["", "restartallcontainers"]);
+    json!({"action": action, "exitCodes": {"operator": "In", "values": [42]}})
 }
 
 fn port(draw: &mut CaseRng) -> Value {

@@ -40,11 +40,8 @@ pub enum RecordedResult {
 }
 
 /// Signature fragments of plugins that Loadmaster does not have, or that read volumes differently than upstream.
-const UNSUPPORTED_FRAGMENTS: [&str; 3] = [
-    "v1.Pod.Spec.RequiredFeatures()",
-    "v1.Pod.Spec.Volumes.NonSyntheticSources()",
-    "v1.Pod.Spec.DynamicResources",
-];
+const UNSUPPORTED_FRAGMENTS: [&str; 2] =
+    ["v1.Pod.Spec.Volumes.NonSyntheticSources()", "v1.Pod.Spec.DynamicResources"];
 
 impl ExpectedResult {
     /// Converts an answer in the format of `conformance/README.md`, with the scores of these plugins, or of all.

@@ -2,7 +2,7 @@
 //! `status`), or in a full object under `objects`.
 //!
 //! **Nodes** `{cpu, memory, pods, offers: {example.com/gpu: 1}, zone, labels, taints: [key=value:Effect], unschedulable,
-//! images: {web:1: 100Mi}}`. The label `kubernetes.io/hostname` is the node's name; a label that is null is left out.
+//! images: {web:1: 100Mi}, declaredFeatures: [...]}`. The label `kubernetes.io/hostname` is the node's name; a label that is null is left out.
 //!
 //! **Pods** `{node, nominated, namespace, labels, priority, cpu, memory, asks: {example.com/gpu: 1}, images, hostPorts, gates,
 //! terminating, owner: Kind/name, tolerations, nodeSelector, requires, prefers, near, apart, nearPreferred, apartPreferred,
@@ -37,7 +37,7 @@ type ObjectResult = Result<Value, ShorthandError>;
 
 /// Shorthand for a node.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct NodeShorthand {
     /// Only used for objects of events.
     pub name: Option<String>,
@@ -51,6 +51,7 @@ pub struct NodeShorthand {
     unschedulable: bool,
     /// Image sizes by name.
     images: IndexMap<String, Value>,
+    declared_features: Vec<String>,
 }
 
 impl NodeShorthand {
@@ -76,7 +77,11 @@ impl NodeShorthand {
             "kind": "Node",
             "metadata": {"name": name, "labels": labels},
             "spec": {"taints": taints, "unschedulable": self.unschedulable.then_some(true)},
-            "status": {"allocatable": offers, "images": images},
+            "status": {
+                "allocatable": offers,
+                "images": images,
+                "declaredFeatures": self.declared_features,
+            },
         })))
     }
 }

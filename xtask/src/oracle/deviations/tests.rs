@@ -144,7 +144,7 @@ fn plugins_of_configurations() {
         assert_eq!(expected_plugins(&json!({"x": theirs})), json!({"x": want}));
     }
     check(json!({"filter": [["P", 0]]}), json!({"filter": [["P", 0]]}));
-    let devices = json!([["NodeDeclaredFeatures", 0], ["DynamicResources", 0], ["P", 0]]);
+    let devices = json!([["DynamicResources", 0], ["P", 0]]);
     check(json!({"filter": devices}), json!({"filter": [["P", 0]]}));
     check(json!({"preFilter": devices}), json!({"preFilter": [["DynamicResources", 0], ["P", 0]]}));
     check(json!({"reserve": [["DynamicResources", 0]], "placementScore": [["P", 1]]}), json!({}));
@@ -158,7 +158,7 @@ fn parts_of_signatures() {
         json!({"persistentVolumeClaim": {"claimName": name, "readOnly": true}}).to_string()
     };
     let mut theirs = volumes(json!([claim("b"), claim("a"), "{\"emptyDir\":{}}"]));
-    theirs["v1.Pod.Spec.RequiredFeatures()"] = json!([]);
+    theirs["v1.Pod.Spec.DynamicResources"] = json!([]);
     let want = volumes(json!(["a", "b"]));
     assert_eq!(json!(expected_signature(theirs.as_object().unwrap().clone())), want);
 }
