@@ -27,6 +27,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("config", 2),
     ("extender", 3),
     ("plugins", 3),
+    ("scheduler-plugins", 3),
     ("engine", 4),
     ("apiserver", 5),
     ("client", 5),
@@ -43,11 +44,23 @@ const ASYNC: &[&str] = &["futures", "hyper", "kube", "rustls", "tokio"];
 
 /// Directories in `crates/` in which no modules import each other; in the others some still do.
 const CRATES_WITH_MODULE_ORDER: &[&str] =
-    &["client", "config", "engine", "framework", "plugins", "stdx"];
+    &["client", "config", "engine", "framework", "plugins", "scheduler-plugins", "stdx"];
 
-/// Modules of `plugins` that are no plugin, and that every plugin may use.
-const SHARED_BY_PLUGINS: &[&str] =
-    &["column_filter", "csi_migration", "normalize", "tolerations", "utilization_shape", "volumes"];
+/// The crates of plugins, and their modules that are no plugin and that every plugin of the crate may use.
+const PLUGIN_CRATES: &[(&str, &[&str])] = &[
+    (
+        "plugins",
+        &[
+            "column_filter",
+            "csi_migration",
+            "normalize",
+            "tolerations",
+            "utilization_shape",
+            "volumes",
+        ],
+    ),
+    ("scheduler-plugins", &[]),
+];
 
 /// Checks the dependencies between the workspace's crates, and the imports inside those whose modules are in order.
 pub fn run() -> Result<()> {
@@ -112,8 +125,8 @@ fn wrong_imports(root: &Path) -> Result<Vec<String>> {
         let root_file = format!("crates/{folder}/src/lib.rs");
         let modules = ModuleTree::read(Path::new(&root_file), &read_file)?;
         wrong.extend(modules.cycles());
-        if *folder == "plugins" {
-            let imports = modules.imports_except_of(SHARED_BY_PLUGINS);
+        if let Some((_, shared)) = PLUGIN_CRATES.iter().find(|(name, _)| name == folder) {
+            let imports = modules.imports_except_of(shared);
             wrong
                 .extend(imports.iter().map(|import| format!("a plugin imports another: {import}")));
         }

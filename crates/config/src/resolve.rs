@@ -127,6 +127,10 @@ impl Resolver<'_> {
                 return Err(errors);
             }
         };
+        let enabled = profile.plugins.enabled_names();
+        if enabled.iter().any(|name| unsupported::has_unknown_points(name, self.registry)) {
+            return Err(errors);
+        }
         let points_of = |it: &BuiltPlugin| ExtensionPointSet::implemented_by(&it.points);
         let implemented: BTreeMap<&str, ExtensionPointSet> =
             built.as_slice().iter().map(|it| (it.name, points_of(it))).collect();
@@ -157,7 +161,7 @@ impl Resolver<'_> {
         Ok((points, built, args))
     }
 
-    /// Errors for plugins of kube-scheduler that are not implemented and not enabled by default.
+    /// Errors for plugins that are not implemented and not enabled by default.
     fn unimplemented_plugins(&self, idx: usize, profile: &SchedulerProfile) -> Vec<FieldError> {
         let defaults = defaults::default_plugins(self.gates);
         let is_default = |name: &str| defaults.iter().any(|plugin| plugin.name == name);

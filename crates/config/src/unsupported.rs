@@ -44,6 +44,25 @@ pub(crate) const DAEMON_GATES: &[&str] = &[
 /// with a note.
 pub(crate) const NO_EFFECT_GATES: &[&str] = &["CoordinatedLeaderElection", "NativeHistograms"];
 
+/// Plugins of kubernetes-sigs/scheduler-plugins that are not implemented.
+const SCHEDULER_PLUGINS: &[&str] = &[
+    "CapacityScheduling",
+    "Coscheduling",
+    "CrossNodePreemption",
+    "LoadVariationRiskBalancing",
+    "LowRiskOverCommitment",
+    "NetworkOverhead",
+    "NodeMetadata",
+    "NodeResourceTopologyMatch",
+    "NodeResourcesAllocatable",
+    "Peaks",
+    "PodState",
+    "PreemptionToleration",
+    "SySched",
+    "TargetLoadPacking",
+    "TopologicalSort",
+];
+
 /// `path: Unsupported value: <value>: cannot take effect in this version of Loadmaster: <reason>`.
 fn unsupported_value(
     path: impl Into<String>,
@@ -56,15 +75,21 @@ fn unsupported_value(
     FieldError { path: path.into(), text }
 }
 
-/// Plugins of kube-scheduler that are not in the registry: accepted where they are enabled by default,
-/// else rejected.
+/// Plugins of kube-scheduler or of scheduler-plugins that are not in the registry: accepted where they are enabled by
+/// default, else rejected.
 pub(crate) fn unsupported_plugin(path: String, name: &str) -> FieldError {
     unsupported_value(path, format_args!("{name:?}"), "the plugin is not implemented")
 }
 
-/// Whether this is a plugin of kube-scheduler that is not implemented.
+/// Whether this is a plugin of kube-scheduler or of scheduler-plugins that is not implemented.
 pub(crate) fn is_unimplemented(name: &str, registry: &Registry) -> bool {
-    registry.get(name).is_none() && in_tree_plugins::in_tree_extension_points(name).is_some()
+    let is_in_tree = in_tree_plugins::in_tree_extension_points(name).is_some();
+    (is_in_tree && registry.get(name).is_none()) || has_unknown_points(name, registry)
+}
+
+/// Whether this is a plugin of scheduler-plugins that is not implemented: nothing says which extension points it has.
+pub(crate) fn has_unknown_points(name: &str, registry: &Registry) -> bool {
+    SCHEDULER_PLUGINS.contains(&name) && registry.get(name).is_none()
 }
 
 /// The note on default plugins that are not implemented, one for all profiles.

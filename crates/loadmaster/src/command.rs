@@ -106,10 +106,18 @@ impl SchedulerCommand {
         }
     }
 
-    /// The command line of Loadmaster's own program. It has the same commands, but `run` can be omitted only if the program is called
-    /// kube-scheduler: `loadmaster --help` and `--version` are about the tool.
+    /// The command line of Loadmaster's own program. It has the same commands and the plugins of kubernetes-sigs/scheduler-plugins, but
+    /// `run` can be omitted only if the program is called kube-scheduler: `loadmaster --help` and `--version` are about the tool.
     pub fn loadmaster() -> Self {
-        SchedulerCommand { is_command_required: true, ..SchedulerCommand::new() }
+        let command = SchedulerCommand::new().with_scheduler_plugins();
+        SchedulerCommand { is_command_required: true, ..command }
+    }
+
+    /// Adds the plugins of kubernetes-sigs/scheduler-plugins, so that configurations can enable them by their names.
+    #[must_use]
+    pub fn with_scheduler_plugins(self) -> Self {
+        let registry = loadmaster_scheduler_plugins::with_scheduler_plugins(self.registry);
+        SchedulerCommand { registry, ..self }
     }
 
     /// Sets the name and version that `--version`, help and errors show, such as `env!("CARGO_PKG_NAME")` and

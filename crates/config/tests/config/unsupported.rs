@@ -34,6 +34,21 @@ profiles:
 }
 
 #[test]
+fn plugins_of_scheduler_plugins_are_rejected_until_they_are_implemented() {
+    check_errors(
+        "\
+profiles:
+- plugins:
+    score: {enabled: [{name: NodeMetadata}]}
+    queueSort: {enabled: [{name: TopologicalSort}], disabled: [{name: '*'}]}
+",
+        &expect![[r#"
+            config.yaml:5:30: profiles[0].plugins.score.enabled[0].name: Unsupported value: "NodeMetadata": cannot take effect in this version of Loadmaster: the plugin is not implemented
+            config.yaml:6:34: profiles[0].plugins.queueSort.enabled[0].name: Unsupported value: "TopologicalSort": cannot take effect in this version of Loadmaster: the plugin is not implemented"#]],
+    );
+}
+
+#[test]
 fn fields_and_plugins_without_effect_are_noted() {
     check_notes(
         "",
