@@ -53,6 +53,11 @@ pub type Labels = SortedMap<Str>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub i64);
 
+impl Timestamp {
+    /// Before every other time: Go's zero time.
+    pub const MIN: Timestamp = Timestamp(i64::MIN);
+}
+
 /// As the API server writes it: RFC 3339 in UTC, whole seconds.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

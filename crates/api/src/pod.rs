@@ -328,7 +328,7 @@ pub struct PodStatus {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct PodCondition {
     #[serde(rename = "type", deserialize_with = "nullable")]
     pub kind: Str,
@@ -338,6 +338,8 @@ pub struct PodCondition {
     pub reason: Str,
     #[serde(deserialize_with = "nullable")]
     pub message: Box<str>,
+    /// When its status changed last.
+    pub last_transition_time: Option<Timestamp>,
 }
 
 /// What runs now, where it differs from the spec (in-place resize).

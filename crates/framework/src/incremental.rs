@@ -237,7 +237,7 @@ pub struct ResultDependencies {
 pub enum RowDependency {
     /// The node object only.
     Node,
-    /// The node object and the pods on it.
+    /// The node object, the pods on it, and the pods that are nominated to it.
     Pods,
 }
 

@@ -36,6 +36,8 @@ pub struct PodInfo {
     pub created: Option<Timestamp>,
     /// `status.startTime`.
     pub started: Option<Timestamp>,
+    /// When its condition PodScheduled became true; `None` while it is not.
+    pub scheduled: Option<Timestamp>,
     /// Whether it has a deletion timestamp.
     pub terminating: bool,
     /// Its condition DisruptionTarget, which few pods have.
@@ -59,6 +61,9 @@ impl PodInfo {
         let reports =
             status.resources.is_some() || { statuses }.any(|status| status.resources.is_some());
         let disruption = status.conditions.iter().find(|known| known.kind == DISRUPTION_TARGET);
+        let scheduled =
+            |known: &&PodCondition| known.kind == "PodScheduled" && known.status == "True";
+        let scheduled = status.conditions.iter().find(scheduled);
         let resized = reports.then(|| PodRequests::new(&template.spec, status, gates));
         PodInfo {
             name: pod.metadata.name.clone(),
@@ -68,6 +73,7 @@ impl PodInfo {
             generation: pod.metadata.generation,
             created: pod.metadata.creation_timestamp,
             started: status.start_time,
+            scheduled: scheduled.map(|it| it.last_transition_time.unwrap_or(Timestamp::MIN)),
             terminating: pod.metadata.deletion_timestamp.is_some(),
             disruption: disruption.cloned().map(Box::new),
             extra: pod.extra.clone(),

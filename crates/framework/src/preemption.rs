@@ -5,7 +5,7 @@
 //!
 //! | upstream's `framework/preemption`, 1.36 | here |
 //! | --- | --- |
-//! | `Evaluator.Preempt` | the DefaultPreemption plugin, on top of this module |
+//! | `Interface`, `Evaluator.Preempt` | [`Preemption`], which a plugin implements |
 //! | `PodEligibleToPreemptOthers` | [`Preemptor::pod_eligible_to_preempt_others`] |
 //! | `nodesWherePreemptionMightHelp` | [`nodes_where_preemption_might_help`] |
 //! | `DryRunPreemption` | [`Preemptor::dry_run_preemption`] |
@@ -14,6 +14,7 @@
 //! | `Executor` | the requests of [`eviction`], sent by the engine; [`OngoingPreemptions`] |
 
 mod disruption_budgets;
+mod evaluator;
 pub mod eviction;
 mod node_dry_run;
 mod pick_node;
@@ -32,6 +33,7 @@ use crate::world::World;
 pub use crate::ongoing_preemptions::OngoingPreemptions;
 pub use crate::preemption_candidate::{Candidate, PreemptionPreview, Victims};
 pub use disruption_budgets::DisruptionBudgets;
+pub use evaluator::{Preemption, PreemptionArgs, REASON_VICTIMS_BEING_EVICTED};
 pub use node_dry_run::NodeDryRun;
 pub use pick_node::pick_best_candidates;
 
@@ -81,12 +83,8 @@ struct FailedScheduling<'a> {
 }
 
 impl Preemptor<'_> {
-    /// Whether the preemptor may evict the other pod: the other pod's priority is lower.
-    pub fn can_preempt(&self, other: &PodInfo) -> bool {
-        has_lower_priority(other, self.pod)
-    }
-
-    /// Whether the preemptor may evict other pods now (upstream's `PodEligibleToPreemptOthers`).
+    /// Whether the preemptor may evict other pods now (upstream's `PodEligibleToPreemptOthers`). `is_awaited_victim` says which of the
+    /// terminating pods on its nominated node it waits for.
     ///
     /// # Errors
     ///
@@ -95,6 +93,7 @@ impl Preemptor<'_> {
     pub fn pod_eligible_to_preempt_others(
         &self,
         node_codes: &[(NodeRow, Code)],
+        is_awaited_victim: impl Fn(&DryRunCx<'_>, &PodInfo) -> bool,
     ) -> Result<(), Reason> {
         if self.pod.template.never_preempts() {
             return Err(Reason::Text("not eligible due to preemptionPolicy=Never."));
@@ -104,9 +103,9 @@ impl Preemptor<'_> {
         if code_of(node_codes, row) == Some(Code::UnschedulableAndUnresolvable) {
             return Ok(());
         }
-        let is_terminating_victim =
-            |other: &Arc<PodInfo>| self.can_preempt(other) && other.is_terminating_by_preemption();
-        match nodes.pods(row).iter().any(is_terminating_victim) {
+        let is_awaited =
+            |other: &Arc<PodInfo>| other.terminating && is_awaited_victim(&self.cx, other);
+        match nodes.pods(row).iter().any(is_awaited) {
             true => {
                 Err(Reason::Text("not eligible due to a terminating pod on the nominated node."))
             }
@@ -158,7 +157,8 @@ impl Preemptor<'_> {
     }
 }
 
-fn has_lower_priority(other: &PodInfo, preemptor: &PodInfo) -> bool {
+/// Whether the preemptor's priority is higher than the other pod's.
+pub fn has_lower_priority(other: &PodInfo, preemptor: &PodInfo) -> bool {
     other.template.priority() < preemptor.template.priority()
 }
 

@@ -46,7 +46,7 @@ use templates::Templates;
 /// One entry of the world's change log, from which cached evaluations are updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorldChange {
-    /// Pods were added to or removed from a row.
+    /// Pods were added to or removed from a row, or nominated to its node, or no longer nominated to it.
     Pods(NodeRow),
     /// The node in a row was added, updated or deleted.
     Node(NodeRow),

@@ -10,32 +10,32 @@
 
 use std::sync::Arc;
 
-use loadmaster_api::Str;
 use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
-use loadmaster_framework::plugin_args::{self, PluginArgs};
+use loadmaster_framework::plugin_args;
 use loadmaster_framework::preemption::{
-    Candidate, CandidateSampling, DisruptionBudgets, NodeDryRun, PreemptionPreview, Preemptor,
-    nodes_where_preemption_might_help, pick_best_candidates,
+    CandidateSampling, DisruptionBudgets, NodeDryRun, Preemption, PreemptionArgs,
+    PreemptionPreview, REASON_VICTIMS_BEING_EVICTED, Victims, has_lower_priority,
 };
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, DryRunCx, EventResource, ExtensionPoints, Failure,
-    FieldError, FitError, PluginDef, PluginError, PodInfo, PostFilter, PostFilterCx,
-    PostFilterResult, PreEnqueue, QueueingHint, Reason, Rejection, World,
+    ActionType, ClusterEvent, Code, Cx, DryRunCx, EventResource, ExtensionPoints, FitError,
+    PluginDef, PluginError, PodInfo, PostFilter, PostFilterCx, PostFilterResult, PreEnqueue,
+    QueueingHint, Rejection,
 };
 use loadmaster_stdx::Rng;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::DeclaredReasons;
 
 pub const NAME: &str = "DefaultPreemption";
 
-pub const DEF: PluginDef =
-    PluginDef { name: NAME, build, args: Some(plugin_args::default_and_validate_args::<Args>) };
+pub const DEF: PluginDef = PluginDef {
+    name: NAME,
+    build,
+    args: Some(plugin_args::default_and_validate_args::<PreemptionArgs>),
+};
 
-const REASON_WAITS: &str = "waiting for the preemption for this pod to be finished";
-
-/// The reasons of preemption without a candidate. [`REASON_WAITS`] is not included: in a scenario no eviction is in progress.
+/// The reasons of preemption without a candidate. [`REASON_VICTIMS_BEING_EVICTED`] is not included: in a scenario no eviction is in
+/// progress.
 pub(crate) const REASONS: DeclaredReasons = &[
     (Code::Unschedulable, "preemption: not eligible due to preemptionPolicy=Never."),
     (
@@ -46,46 +46,8 @@ pub(crate) const REASONS: DeclaredReasons = &[
     (Code::Unschedulable, "Preemption is not helpful for scheduling"),
 ];
 
-/// How many candidates are enough to choose from.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
-struct Args {
-    /// In percent of the nodes that preemption may help on.
-    min_candidate_nodes_percentage: i32,
-    min_candidate_nodes_absolute: i32,
-}
-
-impl Default for Args {
-    /// Upstream's `SetDefaults_DefaultPreemptionArgs`.
-    fn default() -> Self {
-        Args { min_candidate_nodes_percentage: 10, min_candidate_nodes_absolute: 100 }
-    }
-}
-
-impl PluginArgs for Args {
-    fn validate(&self) -> Vec<FieldError> {
-        const PERCENTAGE: &str = "minCandidateNodesPercentage";
-        const ABSOLUTE: &str = "minCandidateNodesAbsolute";
-        let (percentage, absolute) =
-            (self.min_candidate_nodes_percentage, self.min_candidate_nodes_absolute);
-        let mut errors = Vec::new();
-        if !(0..=100).contains(&percentage) {
-            errors.push(FieldError::invalid(PERCENTAGE, percentage, "not in valid range [0, 100]"));
-        }
-        if absolute < 0 {
-            errors.push(FieldError::invalid(ABSOLUTE, absolute, "not in valid range [0, inf)"));
-        }
-        if percentage == 0 && absolute == 0 {
-            let not_both = |other| format!("cannot be zero at the same time as {other}");
-            errors.push(FieldError::invalid(PERCENTAGE, percentage, not_both(ABSOLUTE)));
-            errors.push(FieldError::invalid(ABSOLUTE, absolute, not_both(PERCENTAGE)));
-        }
-        errors
-    }
-}
-
 struct DefaultPreemption {
-    args: Args,
+    args: PreemptionArgs,
     /// Victims are evicted while other pods are scheduled, and the preemptor is not in activeQ until then (gate
     /// SchedulerAsyncPreemption).
     is_async: bool,
@@ -116,47 +78,44 @@ impl PreEnqueue for DefaultPreemption {
         if self.is_async
             && cx.world.ongoing_preemptions().is_pod_running_preemption(&pod.uid, cx.world)
         {
-            return Err(Rejection::unresolvable(REASON_WAITS));
+            return Err(Rejection::unresolvable(REASON_VICTIMS_BEING_EVICTED));
         }
         Ok(())
     }
 }
 
-/// Why there are no candidates.
-struct NoCandidates {
-    rejection: Rejection,
-    /// Preemption helps on no node, or the pod never preempts: an earlier nomination is cleared.
-    is_final: bool,
+impl Preemption for DefaultPreemption {
+    fn message_prefix(&self) -> &'static str {
+        "preemption: "
+    }
+
+    fn sample(&self, n_nodes: usize, rng: &mut Rng) -> CandidateSampling {
+        self.args.sample(n_nodes, rng)
+    }
+
+    fn is_awaited_victim(&self, _: &DryRunCx<'_>, preemptor: &PodInfo, other: &PodInfo) -> bool {
+        has_lower_priority(other, preemptor) && other.is_terminating_by_preemption()
+    }
+
+    fn select_victims_on_node(
+        &self,
+        run: &mut NodeDryRun<'_>,
+        budgets: &DisruptionBudgets,
+    ) -> Result<Victims, Rejection> {
+        run.select_victims_on_node(run.potential_victims(), budgets)
+    }
 }
 
 impl PostFilter for DefaultPreemption {
     fn post_filter(
         &self,
-        mut cx: PostFilterCx<'_>,
+        cx: PostFilterCx<'_>,
         pod: &Arc<PodInfo>,
         fit_error: FitError<'_>,
         rng: &mut Rng,
         input: PluginStepInput<'_>,
     ) -> PluginStep<PostFilterResult> {
-        if let PluginStepInput::ExtendersReplied(remaining) = input {
-            return PluginStep::Done(select_candidate(cx.world(), pod, rng, remaining));
-        }
-        let n_nodes = nodes_where_preemption_might_help(fit_error.node_codes).len();
-        let offset = if n_nodes > 0 { rng.below(n_nodes as u64) as usize } else { 0 };
-        let sample = CandidateSampling { offset, n_candidates: self.args.n_candidates(n_nodes) };
-        match find_candidates(cx.dry_run_cx(), pod, fit_error, sample) {
-            Ok(candidates) if fit_error.has_preempting_extenders => {
-                PluginStep::CallExtenders(candidates)
-            }
-            Ok(candidates) => {
-                PluginStep::Done(select_candidate(cx.world(), pod, rng, Ok(&candidates)))
-            }
-            Err(NoCandidates { rejection, is_final }) => PluginStep::Done(PostFilterResult {
-                nominated_node: is_final.then(Str::default),
-                rejection: Some(rejection),
-                ..PostFilterResult::default()
-            }),
-        }
+        self.preempt(cx, pod, fit_error, rng, input)
     }
 
     fn counts_as_preemption(&self) -> bool {
@@ -169,110 +128,8 @@ impl PostFilter for DefaultPreemption {
         pod: &Arc<PodInfo>,
         fit_error: FitError<'_>,
     ) -> Option<PreemptionPreview> {
-        Some(match find_candidates(cx, pod, fit_error, CandidateSampling::ALL) {
-            Ok(candidates) => PreemptionPreview {
-                best: pick_best_candidates(&candidates),
-                candidates,
-                rejection: None,
-            },
-            Err(NoCandidates { rejection, .. }) => PreemptionPreview {
-                candidates: Vec::new(),
-                best: Vec::new(),
-                rejection: Some(rejection),
-            },
-        })
+        Some(self.preview_preemption(cx, pod, fit_error))
     }
-}
-
-impl Args {
-    /// How many candidates are searched for among this number of nodes (upstream's `calculateNumCandidates`).
-    fn n_candidates(self, n_nodes: usize) -> usize {
-        let [percentage, absolute] =
-            [self.min_candidate_nodes_percentage, self.min_candidate_nodes_absolute]
-                .map(|number| usize::try_from(number).unwrap_or(0));
-        (n_nodes * percentage / 100).max(absolute).min(n_nodes)
-    }
-}
-
-/// The nodes on which the pod fits without some victims; at least one (upstream's `findCandidates`).
-fn find_candidates(
-    cx: DryRunCx<'_>,
-    pod: &Arc<PodInfo>,
-    fit_error: FitError<'_>,
-    sample: CandidateSampling,
-) -> Result<Vec<Candidate>, NoCandidates> {
-    let n_nodes = cx.world().nodes().len();
-    let budgets = DisruptionBudgets::new(cx.world().cluster_objects());
-    let mut preemptor = Preemptor { cx, filter_runner: fit_error.filter_runner, pod };
-    let no_candidates = |rejection: Rejection, is_final| NoCandidates {
-        rejection: with_preemption_prefix(rejection),
-        is_final,
-    };
-    // A pod that never preempts waits for no victim: if it does not fit now, its nomination keeps other pods off the node for nothing, and
-    // two such pods could wait for each other. Upstream keeps it.
-    preemptor.pod_eligible_to_preempt_others(fit_error.node_codes).map_err(|reason: Reason| {
-        no_candidates(Rejection::unschedulable(reason), pod.template.never_preempts())
-    })?;
-    if n_nodes == 0 {
-        return Err(no_candidates(Failure::new("no nodes available").into(), false));
-    }
-    let select =
-        |run: &mut NodeDryRun<'_>| run.select_victims_on_node(run.potential_victims(), &budgets);
-    let found = preemptor.dry_run_preemption(
-        &nodes_where_preemption_might_help(fit_error.node_codes),
-        sample,
-        select,
-    );
-    if found.candidates.is_empty() {
-        let rejection = found.rejection(n_nodes);
-        let is_final = !matches!(rejection, Rejection::Failed(_));
-        return Err(no_candidates(rejection, is_final));
-    }
-    Ok(found.candidates)
-}
-
-fn with_preemption_prefix(rejection: Rejection) -> Rejection {
-    let text = format!("preemption: {}", rejection.message());
-    match rejection {
-        Rejection::Failed(_) => Rejection::Failed(Failure::new(text)),
-        _ => Rejection::unschedulable(text),
-    }
-}
-
-/// Nominates one of the best candidates that remain; extenders may have removed all (upstream's `SelectCandidate`).
-fn select_candidate(
-    world: &World,
-    pod: &Arc<PodInfo>,
-    rng: &mut Rng,
-    remaining: Result<&[Candidate], &str>,
-) -> PostFilterResult {
-    let rejection = match remaining {
-        Ok([]) => Rejection::unschedulable("no candidate node for preemption"),
-        Ok(candidates) => {
-            return nominate(world, pod, &candidates[*rng.pick(&pick_best_candidates(candidates))]);
-        }
-        Err(error) => Failure::new(error.to_owned()).into(),
-    };
-    PostFilterResult {
-        rejection: Some(with_preemption_prefix(rejection)),
-        ..PostFilterResult::default()
-    }
-}
-
-fn nominate(world: &World, pod: &Arc<PodInfo>, chosen: &Candidate) -> PostFilterResult {
-    let name = world.node(chosen.row).map_or("", |node| node.name());
-    let mut result = PostFilterResult {
-        nominated_node: Some(Str::new(name)),
-        victims: chosen.victims.pods.clone(),
-        ..PostFilterResult::default()
-    };
-    if result.victims_to_evict().next().is_some() {
-        let lower_priority = world.nominated_pods_for_node(name).iter();
-        let lower_priority =
-            lower_priority.filter(|other| other.template.priority() < pod.template.priority());
-        result.cleared_nominations = lower_priority.cloned().collect();
-    }
-    result
 }
 
 #[cfg(test)]

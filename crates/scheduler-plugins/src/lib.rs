@@ -4,12 +4,17 @@
 //! Names, extension points, arguments and messages are those of scheduler-plugins 0.35. Its plugins that are not in the list yet are
 //! rejected by name in a configuration (`loadmaster_config`'s list of what is not implemented).
 
+pub mod node_resources_allocatable;
+mod normalize;
+pub mod pod_state;
+pub mod preemption_toleration;
 pub mod qos_sort;
 
 use loadmaster_framework::{PluginDef, Registry};
 
 /// Every plugin of the set.
-pub const SCHEDULER_PLUGINS: &[PluginDef] = &[qos_sort::DEF];
+pub const SCHEDULER_PLUGINS: &[PluginDef] =
+    &[node_resources_allocatable::DEF, pod_state::DEF, preemption_toleration::DEF, qos_sort::DEF];
 
 /// The registry with the plugins of the set added.
 pub fn with_scheduler_plugins(registry: Registry) -> Registry {

@@ -396,6 +396,7 @@ fn set_condition(pod: &mut Pod, kind: &str, status: &str, reason: &str, message:
         status: Str::new(status),
         reason: Str::new(reason),
         message: message.into(),
+        last_transition_time: None,
     };
     let conditions = &mut pod.status.conditions;
     match conditions.iter_mut().find(|known| known.kind == kind) {

@@ -304,17 +304,20 @@ fn spread_constraint(constraint: wire::TopologySpreadConstraint) -> TopologySpre
 }
 
 fn pod_status(status: wire::PodStatus) -> Result<PodStatus> {
-    let condition = |condition: wire::PodCondition| PodCondition {
-        kind: str(condition.kind),
-        status: str(condition.status),
-        reason: str(condition.reason),
-        message: condition.message.into(),
+    let condition = |condition: wire::PodCondition| -> Result<PodCondition> {
+        Ok(PodCondition {
+            kind: str(condition.kind),
+            status: str(condition.status),
+            reason: str(condition.reason),
+            message: condition.message.into(),
+            last_transition_time: time(condition.last_transition_time)?,
+        })
     };
     Ok(PodStatus {
         phase: str(status.phase),
         nominated_node_name: str(status.nominated_node_name),
         start_time: time(status.start_time)?,
-        conditions: each(status.conditions, condition),
+        conditions: try_each(status.conditions, condition)?,
         container_statuses: try_each(status.container_statuses, container_status)?,
         init_container_statuses: try_each(status.init_container_statuses, container_status)?,
         resources: status.resources.map(resources).transpose()?,

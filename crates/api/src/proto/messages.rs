@@ -499,6 +499,8 @@ pub(super) struct PodCondition {
     pub(super) kind: String,
     #[prost(string, tag = "2")]
     pub(super) status: String,
+    #[prost(message, optional, tag = "4")]
+    pub(super) last_transition_time: Option<Time>,
     #[prost(string, tag = "5")]
     pub(super) reason: String,
     #[prost(string, tag = "6")]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::extension_points::DryRunCx;
+use crate::context::{DryRunCx, EvaluatorCx};
 use crate::node_info::NodeInfo;
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
@@ -32,6 +32,16 @@ pub struct NodeDryRun<'a> {
 impl<'a> NodeDryRun<'a> {
     pub(super) fn new(world: DryRun<'a>, row: NodeRow, scheduling: FailedScheduling<'a>) -> Self {
         NodeDryRun { world, row, scheduling, removed: Vec::new(), cycle: None }
+    }
+
+    /// The preemptor.
+    pub fn preemptor(&self) -> &'a Arc<PodInfo> {
+        self.scheduling.pod
+    }
+
+    /// The world in its current state in the dry run, and the plugins' states.
+    pub fn evaluator_cx(&self) -> EvaluatorCx<'_> {
+        EvaluatorCx { world: &self.world, states: self.scheduling.states }
     }
 
     /// The node in its current state in the dry run; `None` for a free row.

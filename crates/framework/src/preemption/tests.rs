@@ -299,3 +299,21 @@ fn eviction_requests_and_event_notes() {
         "Preempted by pod u1 on node a (in kube-scheduler memory)."
     );
 }
+
+#[test]
+fn number_of_candidates() {
+    let check = |percentage, absolute, n_nodes, want| {
+        let args = PreemptionArgs {
+            min_candidate_nodes_percentage: percentage,
+            min_candidate_nodes_absolute: absolute,
+        };
+        assert_eq!(args.sample(n_nodes, &mut Rng::new(1)).n_candidates, want);
+    };
+    check(10, 100, 50, 50);
+    check(10, 100, 999, 100);
+    check(10, 100, 5_000, 500);
+    check(0, 3, 5_000, 3);
+    check(100, 0, 7, 7);
+    check(1, 0, 7, 0);
+    check(10, 100, 0, 0);
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use loadmaster_api::Str;
 
-use super::World;
+use super::{World, WorldChange};
 use crate::pod_info::PodInfo;
 
 impl World {
@@ -24,6 +24,7 @@ impl World {
         self.undo.nominated(&node, self.nominations_version);
         self.change_nominations_version();
         self.nominated_nodes_by_uid.insert(pod.uid.clone(), node.clone());
+        self.log_nomination(&node);
         self.nominated.entry(node).or_default().push(pod);
     }
 
@@ -47,8 +48,16 @@ impl World {
         if pods.is_empty() {
             self.nominated.remove(&node);
         }
+        self.log_nomination(&node);
         self.undo.nomination_deleted(&node, at, pod, self.nominations_version);
         self.change_nominations_version();
+    }
+
+    /// Evaluators may read the pods that are nominated to a node.
+    pub(super) fn log_nomination(&mut self, node: &str) {
+        if let Some(row) = self.nodes.row(node) {
+            self.log_change(WorldChange::Pods(row));
+        }
     }
 
     fn change_nominations_version(&mut self) {

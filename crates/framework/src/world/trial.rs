@@ -292,6 +292,7 @@ impl World {
             }
             Step::Nominated { node, version } => {
                 self.nominations_version = version;
+                self.log_nomination(&node);
                 let Some(pods) = self.nominated.get_mut(&node) else { return };
                 if let Some(pod) = pods.pop() {
                     self.nominated_nodes_by_uid.remove(&pod.uid);
@@ -302,6 +303,7 @@ impl World {
             }
             Step::NominationDeleted { node, at, pod, version } => {
                 self.nominations_version = version;
+                self.log_nomination(&node);
                 self.nominated_nodes_by_uid.insert(pod.uid.clone(), node.clone());
                 self.nominated.entry(node).or_default().insert(at, pod);
             }

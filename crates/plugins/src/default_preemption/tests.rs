@@ -1,4 +1,5 @@
 use expect_test::{Expect, expect};
+use loadmaster_api::Str;
 use loadmaster_framework::testkit::PluginTestBench;
 use serde_json::json;
 
@@ -172,21 +173,4 @@ fn arguments() {
             "x: unknown field `x`, expected `minCandidateNodesPercentage` or `minCandidateNodesAbsolute`"
         ],
     );
-}
-
-#[test]
-fn number_of_candidates() {
-    let check = |percentage, absolute, n_nodes, want| {
-        let args = Args {
-            min_candidate_nodes_percentage: percentage,
-            min_candidate_nodes_absolute: absolute,
-        };
-        assert_eq!(args.n_candidates(n_nodes), want);
-    };
-    check(10, 100, 50, 50);
-    check(10, 100, 999, 100);
-    check(10, 100, 5_000, 500);
-    check(0, 3, 5_000, 3);
-    check(100, 0, 7, 7);
-    check(1, 0, 7, 0);
 }
