@@ -92,6 +92,7 @@ pub use event::{ApiError, ApiObject, ApiReply, DeletedObjectKey, EngineEvent, Pe
 use eviction::Eviction;
 pub use extender_cycle::NO_REPLY_FROM_EXTENDER;
 use orphaned_pods::OrphanedPods;
+use plugin_actions::TimedActivations;
 use plugin_handle::{EventRegistrations, PluginHandle};
 use plugin_objects::Publication;
 use plugin_waits::PluginWaits;
@@ -205,6 +206,7 @@ pub struct Engine {
     status_patches: StatusPatches,
     /// Values that services published and that have not expired.
     publications: Vec<Publication>,
+    timed_activations: TimedActivations,
     last_diagnosis: Option<scheduling_failure::CachedDiagnosis>,
     n_calls: u64,
     n_bindings: u64,
@@ -262,6 +264,7 @@ impl Engine {
             deferred: DeferredEvents::default(),
             status_patches: StatusPatches::default(),
             publications: Vec::new(),
+            timed_activations: TimedActivations::default(),
             last_diagnosis: None,
             n_calls: 0,
             n_bindings: 0,
@@ -328,6 +331,7 @@ impl Engine {
             engine.queue.flush(now, &handle);
             engine.handle_wait_timeouts(now, effects);
             engine.expire_published(now);
+            engine.run_timed_activations(now);
             engine.handle_deferred(now, effects);
             engine.run_plugin_actions(now, effects);
         });
@@ -389,6 +393,7 @@ impl Engine {
             self.post_filter_stuck_at(),
             self.extender_deadline(),
             self.publication_deadline(),
+            self.timed_activations.next_due(),
         ];
         self.queue.next_flush().into_iter().chain(waits).chain(others.into_iter().flatten()).min()
     }

@@ -334,7 +334,7 @@ impl Queue {
             for member in members {
                 let pod = &self.pods[member.1].pod.info.pod;
                 if max_priority.is_some_and(|max| pod.template.priority() > max)
-                    || except.as_deref() == Some(&*pod.uid)
+                    || except.contains(&pod.uid)
                 {
                     continue;
                 }

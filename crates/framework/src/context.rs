@@ -6,7 +6,7 @@ use loadmaster_api::Str;
 
 use crate::node_table::NodeTable;
 use crate::state::{CycleState, PluginStates};
-use crate::time::Now;
+use crate::time::{MonoTime, Now};
 use crate::waiting_pods::{PluginAction, PodEventRecord, WaitingPods};
 use crate::world::{DryRun, World};
 
@@ -121,17 +121,33 @@ impl SerialCx<'_> {
         uid: &str,
         why: impl Into<Cow<'static, str>>,
     ) {
-        self.states.request_action(PluginAction::Reject {
-            uid: uid.into(),
-            plugin,
-            message: why.into(),
-        });
+        let (uid, message) = (uid.into(), why.into());
+        self.states.request_action(PluginAction::Reject { uid, plugin, message, except: None });
+    }
+
+    /// The same, because another pod found no node that fits: what the rejected pod releases does not requeue that pod. A gang of which one
+    /// member fits on no node would otherwise try again at once, with what its other members have just released.
+    pub fn reject_waiting_pod_for(
+        &mut self,
+        plugin: &'static str,
+        uid: &str,
+        why: impl Into<Cow<'static, str>>,
+        unschedulable: &str,
+    ) {
+        let (uid, message, except) = (uid.into(), why.into(), Some(unschedulable.into()));
+        self.states.request_action(PluginAction::Reject { uid, plugin, message, except });
     }
 
     /// Moves pods to the activeQ (upstream's `Activate`).
     pub fn activate<'u>(&mut self, uids: impl IntoIterator<Item = &'u str>) {
         let uids = uids.into_iter().map(Into::into).collect();
         self.states.request_action(PluginAction::Activate(uids));
+    }
+
+    /// Moves pods to the activeQ at a time, if they are still pending then. Until then events may requeue them as always.
+    pub fn activate_at<'u>(&mut self, at: MonoTime, uids: impl IntoIterator<Item = &'u str>) {
+        let uids = uids.into_iter().map(Into::into).collect();
+        self.states.request_action(PluginAction::ActivateAt(at, uids));
     }
 
     /// Makes the scheduler compute again what incremental forms computed for a node, because a state changed that one of them reads.

@@ -11,6 +11,7 @@ use loadmaster_api::Str;
 use smallvec::SmallVec;
 
 use crate::pod_info::PodInfo;
+use crate::time::MonoTime;
 
 /// An assumed pod that waits at Permit (upstream's `WaitingPod`).
 #[derive(Clone, Debug)]
@@ -80,9 +81,13 @@ pub enum PluginAction {
         plugin: &'static str,
         /// The rejection message.
         message: Cow<'static, str>,
+        /// The uid of a pod that the release of the rejected pod's resources does not requeue.
+        except: Option<Box<str>>,
     },
     /// Move pods to the activeQ.
     Activate(Vec<Box<str>>),
+    /// Move pods to the activeQ at this time.
+    ActivateAt(MonoTime, Vec<Box<str>>),
     /// Sort the scheduling queue again.
     SortQueue,
     /// Record an Event about a pod.

@@ -21,6 +21,8 @@ pub(super) struct AttemptFailure {
     pub unschedulable: Vec<usize>,
     /// Plugins that returned Pending.
     pub pending: Vec<usize>,
+    /// The uid of a pod that the release of the failed pod's resources does not requeue.
+    pub except: Option<Box<str>>,
     /// Details for the record of the attempt.
     pub details: AttemptDetails,
 }
@@ -32,6 +34,7 @@ impl AttemptFailure {
             message: message.into(),
             unschedulable: Vec::new(),
             pending: Vec::new(),
+            except: None,
             details: AttemptDetails::default(),
         }
     }
@@ -44,6 +47,7 @@ impl AttemptFailure {
             message: diagnosis.message.clone(),
             unschedulable: diagnosis.unschedulable_plugins.clone(),
             pending: diagnosis.pending_plugins.clone(),
+            except: None,
             details: AttemptDetails::from_rejection_summary(&unschedulable.reasons),
         }
     }

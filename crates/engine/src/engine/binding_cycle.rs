@@ -268,6 +268,10 @@ impl Engine {
         let event = ClusterEventOccurrence::assigned_pod_deleted(pod);
         let nanos = now.mono.since(binding.began).as_nanos() as u64;
         let began = (self.options.stopwatch)().saturating_sub(nanos);
+        let event = match &failed.except {
+            Some(except) => event.except_pod(except),
+            None => event,
+        };
         let clear = Nomination::clear();
         if failed.outcome == AttemptOutcome::Unschedulable {
             self.handle_scheduling_failure(now, binding.queued, failed, &clear, began, effects);
@@ -303,14 +307,32 @@ impl Engine {
                 }
             }
             PermitDecision::Reject(reason) => {
-                let plugin = waits.iter().find(|wait| plugin.is_none_or(|it| it == wait.name));
-                let plugin = plugin.map(|wait| wait.plugin);
-                observe_permit(now, since, false, effects);
-                let rejection = Rejection::unschedulable(reason.clone());
-                let failed = AttemptFailure::single_node_rejected(plugin, &rejection);
-                self.handle_binding_error(now, uid, failed, effects);
+                self.reject_waiting_pod(now, uid, plugin, reason.clone(), None, effects);
             }
         }
+    }
+
+    /// Rejects a pod that waits on Permit. The release of its resources does not requeue the pod `except`.
+    pub(super) fn reject_waiting_pod(
+        &mut self,
+        now: Now,
+        uid: &str,
+        plugin: Option<&str>,
+        reason: String,
+        except: Option<Box<str>>,
+        effects: &mut Effects,
+    ) {
+        let Some(binding) = self.binding_mut(uid).filter(|it| !it.is_failing) else { return };
+        let Stage::Permit { waits, since } = &binding.stage else { return };
+        if waits.is_empty() {
+            return;
+        }
+        let rejecter = waits.iter().find(|wait| plugin.is_none_or(|it| it == wait.name));
+        let rejecter = rejecter.map(|wait| wait.plugin);
+        observe_permit(now, *since, false, effects);
+        let rejection = Rejection::unschedulable(reason);
+        let failed = AttemptFailure::single_node_rejected(rejecter, &rejection);
+        self.handle_binding_error(now, uid, AttemptFailure { except, ..failed }, effects);
     }
 
     /// Updates the list of waiting pods that plugins see.

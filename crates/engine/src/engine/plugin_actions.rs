@@ -1,12 +1,37 @@
 //! What plugins request for other pods. The requests are executed at the end of the engine call in which they were made.
 
+use std::collections::BTreeMap;
+
 use loadmaster_framework::waiting_pods::PluginAction;
 
 use super::effect::{Effect, Effects, EventRecord};
 use super::event::PermitDecision;
 use super::{Engine, PluginHandle};
 use crate::queue::ProfileIdx;
-use crate::time::Now;
+use crate::time::{MonoTime, Now};
+
+/// The pods that plugins want activated at a time.
+#[derive(Default)]
+pub(super) struct TimedActivations(BTreeMap<MonoTime, Vec<Box<str>>>);
+
+impl TimedActivations {
+    fn add(&mut self, at: MonoTime, uids: Vec<Box<str>>) {
+        self.0.entry(at).or_default().extend(uids);
+    }
+
+    /// When the next ones are due.
+    pub fn next_due(&self) -> Option<MonoTime> {
+        self.0.first_key_value().map(|(at, _)| *at)
+    }
+
+    fn take_due(&mut self, now: MonoTime) -> Vec<Box<str>> {
+        let mut due = Vec::new();
+        while let Some(entry) = self.0.first_entry().filter(|entry| *entry.key() <= now) {
+            due.extend(entry.remove());
+        }
+        due
+    }
+}
 
 impl Engine {
     /// Executes the requests, and those that result from them. This terminates: a decision that has an effect removes a pod from those that
@@ -45,11 +70,12 @@ impl Engine {
                     effects,
                 );
             }
-            PluginAction::Reject { uid, plugin, message: why } => {
-                let decision = PermitDecision::Reject(why.into_owned());
-                self.handle_permit_decision(now, &uid, Some(plugin), &decision, effects);
+            PluginAction::Reject { uid, plugin, message, except } => {
+                let message = message.into_owned();
+                self.reject_waiting_pod(now, &uid, Some(plugin), message, except, effects);
             }
             PluginAction::Activate(uids) => self.activate(now, &uids),
+            PluginAction::ActivateAt(at, uids) => self.timed_activations.add(at, uids),
             PluginAction::InvalidateNode(name) => {
                 if let Some(row) = self.world.nodes().row(&name) {
                     self.world.invalidate_node(row);
@@ -73,6 +99,14 @@ impl Engine {
                 related: None,
                 controller: self.scheduler_name(profile_idx),
             })),
+        }
+    }
+
+    /// Activates the pods that are due.
+    pub(super) fn run_timed_activations(&mut self, now: Now) {
+        let due = self.timed_activations.take_due(now.mono);
+        if !due.is_empty() {
+            self.activate(now, &due);
         }
     }
 

@@ -30,6 +30,7 @@ fn plugin_state<T: Clone + Default + Send + Sync + 'static>(
 mod build_once;
 mod conflicts;
 mod explain_details;
+mod gang_actions;
 mod hints_with_state;
 mod node_values;
 mod nodes_to_score;

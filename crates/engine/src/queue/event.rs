@@ -43,8 +43,8 @@ pub struct ClusterEventOccurrence {
     /// Only pods of at most this priority are requeued: resources that a nominated pod releases were already available to pods of higher
     /// priority. For pods in flight the event is recorded whatever their priority, as upstream does.
     pub max_priority: Option<i32>,
-    /// A pod that is not requeued: the one whose own failure caused the event.
-    pub except: Option<Box<str>>,
+    /// Pods that are not requeued: those whose own failure caused the event.
+    pub except: SmallVec<[Box<str>; 1]>,
 }
 
 impl ClusterEventOccurrence {
@@ -54,7 +54,7 @@ impl ClusterEventOccurrence {
         old: Option<OwnedEventObject>,
         new: Option<OwnedEventObject>,
     ) -> ClusterEventOccurrence {
-        ClusterEventOccurrence { event, old, new, max_priority: None, except: None }
+        ClusterEventOccurrence { event, old, new, max_priority: None, except: SmallVec::new() }
     }
 
     /// A pod was assigned or assumed.
@@ -75,10 +75,11 @@ impl ClusterEventOccurrence {
         ClusterEventOccurrence { max_priority: Some(priority), ..self }
     }
 
-    /// The same event, for all pods but this one.
+    /// The same event, not for this pod.
     #[must_use]
-    pub fn except_pod(self, uid: &str) -> ClusterEventOccurrence {
-        ClusterEventOccurrence { except: Some(uid.into()), ..self }
+    pub fn except_pod(mut self, uid: &str) -> ClusterEventOccurrence {
+        self.except.push(uid.into());
+        self
     }
 }
 

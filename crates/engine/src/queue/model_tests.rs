@@ -233,7 +233,7 @@ impl QueueComparison {
             Step::OnClusterEvent { nth, max_priority, except } => {
                 let (labels, spec) = looks().swap_remove(3);
                 let other = self.plugins.pod("other", labels, spec);
-                let except = except.map(|pod| name(pod).into());
+                let except = except.map(|pod| name(pod).into()).into_iter().collect();
                 let occurrence = ClusterEventOccurrence {
                     max_priority,
                     except,

@@ -311,7 +311,7 @@ impl ReferenceQueue {
         }
         let label = EnqueueCause::Event(event.clone()).to_string();
         for pod in self.waiting() {
-            let is_excepted = except.as_deref() == Some(pod.uid());
+            let is_excepted = except.iter().any(|uid| **uid == *pod.uid());
             if is_excepted || max_priority.is_some_and(|max| pod.info.pod.template.priority() > max)
             {
                 continue;
