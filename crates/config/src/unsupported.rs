@@ -47,7 +47,6 @@ pub(crate) const NO_EFFECT_GATES: &[&str] = &["CoordinatedLeaderElection", "Nati
 /// Plugins of kubernetes-sigs/scheduler-plugins that are not implemented.
 const SCHEDULER_PLUGINS: &[&str] = &[
     "CapacityScheduling",
-    "Coscheduling",
     "CrossNodePreemption",
     "LoadVariationRiskBalancing",
     "LowRiskOverCommitment",

@@ -4,8 +4,10 @@
 //! Names, extension points, arguments and messages are those of scheduler-plugins 0.35. Its plugins that are not in the list yet are
 //! rejected by name in a configuration (`loadmaster_config`'s list of what is not implemented).
 
+pub mod coscheduling;
 pub mod node_resources_allocatable;
 mod normalize;
+pub mod pod_group;
 pub mod pod_state;
 pub mod preemption_toleration;
 pub mod qos_sort;
@@ -13,8 +15,13 @@ pub mod qos_sort;
 use loadmaster_framework::{PluginDef, Registry};
 
 /// Every plugin of the set.
-pub const SCHEDULER_PLUGINS: &[PluginDef] =
-    &[node_resources_allocatable::DEF, pod_state::DEF, preemption_toleration::DEF, qos_sort::DEF];
+pub const SCHEDULER_PLUGINS: &[PluginDef] = &[
+    coscheduling::DEF,
+    node_resources_allocatable::DEF,
+    pod_state::DEF,
+    preemption_toleration::DEF,
+    qos_sort::DEF,
+];
 
 /// The registry with the plugins of the set added.
 pub fn with_scheduler_plugins(registry: Registry) -> Registry {

@@ -91,6 +91,7 @@ impl PluginTestBench {
         let cx = PostFilterCx::new(&mut self.world, &mut cycle, &mut self.states);
         let step =
             point.post_filter(cx, &pod, fit_error, &mut Rng::new(seed), PluginStepInput::Start);
+        self.apply_invalidations();
         let done = match step {
             PluginStep::Done(done) => done,
             PluginStep::Fail(rejection) => return Ok(super::status_text(Err(rejection))),

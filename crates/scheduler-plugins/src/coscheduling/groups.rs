@@ -1,0 +1,231 @@
+//! What the plugin knows about each group of pods: its members, and how far its attempt to schedule them has come.
+//!
+//! ```text
+//!              first member waits at Permit               minMember members have a node: all are allowed
+//!   (waiting in the queue) ──────────────► is_trying ──────────────────────────────────────► (running)
+//!            ▲                                │ a member fits nowhere, times out, or is deleted
+//!            │ backoff is over                ▼
+//!            └───────────────────────── backoff_until: waiting members are rejected
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use loadmaster_api::Timestamp;
+use loadmaster_framework::MonoTime;
+use loadmaster_stdx::Map;
+
+use crate::pod_group::GroupKey;
+
+/// All groups with at least one member.
+pub(super) type Groups = Map<GroupKey, Group>;
+
+/// The pods with the label of one PodGroup in its namespace, and their attempt.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Group {
+    /// By uid.
+    members: BTreeMap<Box<str>, Member>,
+    counts: Counts,
+    /// `metadata.creationTimestamp` of the PodGroup, if it exists.
+    pub created: Option<Timestamp>,
+    /// When its last attempt failed; `None` after one that succeeded.
+    pub last_failure: Option<Timestamp>,
+    /// Failed attempts since the last one that succeeded.
+    pub n_failures: u32,
+    /// Until when no member is scheduled.
+    pub backoff_until: Option<MonoTime>,
+    /// The member that fitted on no node, so that the last attempt failed. Events that may help it requeue it, and with it the group.
+    pub unschedulable_member: Option<Box<str>>,
+    /// Since when a member waits at Permit, the group has been neither allowed nor rejected.
+    pub is_trying: bool,
+    /// Members that fitted on no node in this attempt.
+    pub tried_in_vain: BTreeSet<Box<str>>,
+    /// It has enough members, and not too many of them are gated.
+    pub is_complete: bool,
+    /// Members pass PreFilter whatever else happens, so that they share their results with other pods.
+    pub shares_results: bool,
+}
+
+/// Where a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the scheduling queue.
+    Pending,
+    /// Assumed on a node by this scheduler, and not bound yet.
+    Reserved,
+    /// It has a node, known or not.
+    Bound,
+}
+
+/// A pod of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    pub place: Place,
+    /// It is being deleted: it counts no more.
+    pub is_terminating: bool,
+    /// It has scheduling gates.
+    pub is_gated: bool,
+}
+
+/// Numbers of members that are not being deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Members in the scheduling queue.
+    pub pending: usize,
+    /// Members with a node, reserved or bound.
+    pub placed: usize,
+    /// Members with scheduling gates.
+    pub gated: usize,
+}
+
+impl Counts {
+    fn count(&mut self, member: &Member, count: impl Fn(&mut usize)) {
+        if member.is_terminating {
+            return;
+        }
+        match member.place {
+            Place::Pending => count(&mut self.pending),
+            Place::Reserved | Place::Bound => count(&mut self.placed),
+        }
+        if member.is_gated {
+            count(&mut self.gated);
+        }
+    }
+
+    /// All members.
+    pub fn total(&self) -> usize {
+        self.pending + self.placed
+    }
+}
+
+impl Group {
+    /// Adds or replaces a member.
+    pub fn upsert(&mut self, uid: &str, member: Member) {
+        self.remove(uid);
+        self.counts.count(&member, |n| *n += 1);
+        self.members.insert(uid.into(), member);
+    }
+
+    /// Removes a member, if it is one.
+    pub fn remove(&mut self, uid: &str) -> Option<Member> {
+        let member = self.members.remove(uid)?;
+        self.counts.count(&member, |n| *n -= 1);
+        self.tried_in_vain.remove(uid);
+        Some(member)
+    }
+
+    /// Moves a member from one place to another, if it is there.
+    pub fn move_member(&mut self, uid: &str, from: Place, to: Place) {
+        if let Some(member) = self.members.get_mut(uid).filter(|member| member.place == from) {
+            self.counts.count(member, |n| *n -= 1);
+            member.place = to;
+            self.counts.count(member, |n| *n += 1);
+            self.tried_in_vain.remove(uid);
+        }
+    }
+
+    /// A member.
+    pub fn member(&self, uid: &str) -> Option<&Member> {
+        self.members.get(uid)
+    }
+
+    /// Whether it has no members.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Numbers of members that are not being deleted.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Uids of the members in this place that are not being deleted.
+    pub fn members_in(&self, place: Place) -> impl Iterator<Item = &str> {
+        let here = self.members.iter();
+        let here = here.filter(move |(_, it)| it.place == place && !it.is_terminating);
+        here.map(|(uid, _)| &**uid)
+    }
+
+    /// Uids of the members with a node, those that are being deleted included.
+    pub fn placed_members(&self) -> impl Iterator<Item = &str> {
+        let placed = self.members.iter().filter(|(_, it)| it.place != Place::Pending);
+        placed.map(|(uid, _)| &**uid)
+    }
+
+    /// Whether no more members are missing than can still be tried in this attempt.
+    pub fn can_still_succeed(&self, n_missing: usize) -> bool {
+        self.counts.pending.saturating_sub(self.tried_in_vain.len()) >= n_missing
+    }
+
+    /// An attempt begins: its first member waits.
+    pub fn start_attempt(&mut self) {
+        self.is_trying = true;
+        self.end_backoff();
+    }
+
+    /// The attempt has failed. `unschedulable` is the member that fitted on no node, if that is the reason.
+    pub fn fail_attempt(&mut self, at: Timestamp, until: MonoTime, unschedulable: Option<&str>) {
+        self.is_trying = false;
+        self.tried_in_vain.clear();
+        self.n_failures += 1;
+        self.last_failure = Some(at);
+        self.backoff_until = Some(until);
+        self.unschedulable_member = unschedulable.map(Into::into);
+    }
+
+    /// Enough members have a node. Returns whether the group moves in the queue.
+    pub fn finish_attempt(&mut self) -> bool {
+        self.is_trying = false;
+        self.n_failures = 0;
+        self.end_backoff();
+        self.last_failure.take().is_some()
+    }
+
+    /// Its members may be scheduled again.
+    pub fn end_backoff(&mut self) {
+        self.backoff_until = None;
+        self.unschedulable_member = None;
+        self.tried_in_vain.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loadmaster_framework::Rng;
+
+    use super::*;
+
+    /// [`Counts`] by counting.
+    fn naive_counts(group: &Group) -> Counts {
+        let alive: Vec<&Member> =
+            group.members.values().filter(|member| !member.is_terminating).collect();
+        let count = |is_counted: fn(&Member) -> bool| {
+            alive.iter().filter(|member| is_counted(member)).count()
+        };
+        Counts {
+            pending: count(|member| member.place == Place::Pending),
+            placed: count(|member| member.place != Place::Pending),
+            gated: count(|member| member.is_gated),
+        }
+    }
+
+    #[test]
+    fn counts_equal_counting() {
+        let places = [Place::Pending, Place::Reserved, Place::Bound];
+        for seed in 0..50 {
+            let (mut rng, mut group) = (Rng::new(seed), Group::default());
+            for _ in 0..200 {
+                let uid = *rng.pick(&["a", "b", "c", "d", "e"]);
+                match rng.below(4) {
+                    0 => drop(group.remove(uid)),
+                    1 => group.move_member(uid, *rng.pick(&places), *rng.pick(&places)),
+                    _ => {
+                        let place = *rng.pick(&places);
+                        let (is_terminating, is_gated) = (rng.one_in(4), rng.one_in(4));
+                        group.upsert(uid, Member { place, is_terminating, is_gated });
+                    }
+                }
+                assert_eq!(group.counts(), naive_counts(&group), "seed {seed}");
+            }
+        }
+    }
+}

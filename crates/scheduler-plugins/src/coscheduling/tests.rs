@@ -1,0 +1,378 @@
+//! The plugin alone; `crates/loadmaster/tests/it/coscheduling.rs` tests it in a scheduler.
+
+use std::time::Duration;
+
+use loadmaster_framework::testkit::incremental_history::check_incremental_history;
+use loadmaster_framework::testkit::{PluginTestBench, PodBuilder, TestCycle, node, pod};
+use loadmaster_framework::{EventResource, Rng};
+use serde_json::json;
+
+use super::*;
+use crate::pod_group::{LABEL, OLD_LABEL};
+
+fn bench(args: Value) -> PluginTestBench {
+    let mut bench = PluginTestBench::new(&DEF, args).unwrap();
+    bench.node(node("n").allocatable("cpu", "4").allocatable("pods", "10")).unwrap();
+    bench
+}
+
+fn pod_group(name: &str, spec: Value) -> Value {
+    json!({"metadata": {"name": name, "namespace": "default"}, "spec": spec})
+}
+
+fn member(name: &str, group: &str) -> PodBuilder {
+    pod(name).label(LABEL, group).request("cpu", "1")
+}
+
+fn terminating(name: &str) -> PodBuilder {
+    member(name, "g").set_field("/metadata/deletionTimestamp", "2026-01-01T00:00:00Z")
+}
+
+/// A bench with a PodGroup `g` with this spec, and so many pending members `g-0`, `g-1`, ...
+fn bench_with_group(args: Value, spec: Value, n_members: usize) -> PluginTestBench {
+    let mut bench = bench(args);
+    bench.object(&pod_groups(), pod_group("g", spec)).unwrap();
+    for nth in 0..n_members {
+        bench.add_pending_pod(member(&format!("g-{nth}"), "g")).unwrap();
+    }
+    bench
+}
+
+/// Reserves a member's place on the node. Returns the result of Permit.
+fn reserve(bench: &mut PluginTestBench, name: &str) -> (TestCycle, String) {
+    let mut cycle = bench.start_cycle(member(name, "g"), "n").unwrap();
+    assert_eq!(bench.reserve(&mut cycle), "Success");
+    let permitted = bench.permit(&mut cycle);
+    (cycle, permitted)
+}
+
+const UNRESOLVABLE: &str = "UnschedulableAndUnresolvable";
+
+#[test]
+fn arguments_are_validated_with_upstreams_messages() {
+    #[track_caller]
+    fn check(args: Value, want: &str) {
+        let error = PluginTestBench::new(&DEF, args).err().map(|error| error.to_string());
+        assert_eq!(error.as_deref().unwrap_or_default(), want);
+    }
+    check(json!({}), "");
+    check(json!({"permitWaitingTimeSeconds": 0, "podGroupRejectPercentage": 100}), "");
+    check(
+        json!({"permitWaitingTimeSeconds": -1, "podGroupBackoffSeconds": -2}),
+        "permitWaitingTimeSeconds: Invalid value: -1: must be greater than 0; podGroupBackoffSeconds: Invalid value: -2: must be greater than 0",
+    );
+    check(
+        json!({"podGroupRejectPercentage": 101}),
+        "podGroupRejectPercentage: Invalid value: 101: must be between 0 and 100",
+    );
+}
+
+#[test]
+fn arguments_have_upstreams_defaults() {
+    let defaults = (DEF.args.unwrap())(&json!({}), &Default::default()).unwrap();
+    let want = json!({"permitWaitingTimeSeconds": 60, "podGroupBackoffSeconds": 0, "podGroupRejectPercentage": 10});
+    assert_eq!(defaults, want);
+}
+
+#[test]
+fn pre_filter_counts_siblings() {
+    #[track_caller]
+    fn check(others: &[PodBuilder], want: &str) {
+        let mut bench = bench_with_group(json!({}), json!({"minMember": 3}), 1);
+        for other in others {
+            bench.add_pending_pod(other.clone()).unwrap();
+        }
+        let want = want.replace("Rejected", UNRESOLVABLE);
+        assert_eq!(bench.pre_filter(member("g-0", "g")).unwrap(), want);
+    }
+    let too_few = |n| {
+        format!(
+            "Rejected pre-filter pod g-0 cannot find enough sibling pods, current pods number: {n}, minMember of group: 3"
+        )
+    };
+    check(&[], &too_few(1));
+    check(&[member("g-1", "g"), member("h-0", "h")], &too_few(2));
+    check(&[member("g-1", "g"), member("x", "g").namespace("other")], &too_few(2));
+    check(&[member("g-1", "g"), terminating("g-2")], &too_few(2));
+    check(&[member("g-1", "g"), member("g-2", "g")], "All");
+    let gate = json!([{"name": "wait"}]);
+    let gated = |name| member(name, "g").set_field("/spec/schedulingGates", gate.clone());
+    let for_gated =
+        "Rejected pre-filter pod g-0 cannot proceed due to gated pods in the same PodGroup";
+    check(&[member("g-1", "g"), gated("g-2")], for_gated);
+    check(&[member("g-1", "g"), member("g-2", "g"), gated("g-3")], "All");
+}
+
+#[test]
+fn pods_without_a_pod_group_pass_pre_filter() {
+    let mut bench = bench_with_group(json!({}), json!({"minMember": 3}), 1);
+    assert_eq!(bench.pre_filter(pod("web")).unwrap(), "All");
+    assert_eq!(bench.pre_filter(member("h-0", "h")).unwrap(), "All", "its PodGroup is missing");
+}
+
+#[test]
+fn permit_rejects_pods_whose_pod_group_is_missing() {
+    let mut bench = bench(json!({}));
+    bench.add_pending_pod(member("g-0", "g")).unwrap();
+    let (_, permitted) = reserve(&mut bench, "g-0");
+    assert_eq!(permitted, "Unschedulable PodGroup not found");
+    let mut cycle = bench.start_cycle(pod("web"), "n").unwrap();
+    assert_eq!(bench.permit(&mut cycle), "Allow");
+}
+
+#[test]
+fn permit_waits_for_min_member_pods() {
+    let mut bench = bench_with_group(json!({}), json!({"minMember": 3}), 4);
+    assert_eq!(reserve(&mut bench, "g-0").1, "Wait 60s");
+    let (second, permitted) = reserve(&mut bench, "g-1");
+    assert_eq!(permitted, "Wait 60s");
+    // Its place is free again, so the third one is only the second.
+    bench.unreserve(second);
+    bench.advance_time(Duration::from_secs(1));
+    assert_eq!(reserve(&mut bench, "g-2").1, "Wait 60s");
+    assert_eq!(reserve(&mut bench, "g-3").1, "Allow");
+}
+
+#[test]
+fn terminating_members_do_not_count_at_permit() {
+    let mut bench = bench_with_group(json!({}), json!({"minMember": 2}), 2);
+    bench.add_assigned_pod("n", terminating("old")).unwrap();
+    assert_eq!(reserve(&mut bench, "g-0").1, "Wait 60s");
+    assert_eq!(reserve(&mut bench, "g-1").1, "Allow");
+}
+
+#[test]
+fn the_waiting_time_is_that_of_the_pod_group_or_of_the_arguments() {
+    #[track_caller]
+    fn check(args: Value, timeout: Value, want: &str) {
+        let spec = json!({"minMember": 2, "scheduleTimeoutSeconds": timeout});
+        let mut bench = bench_with_group(args, spec, 2);
+        assert_eq!(reserve(&mut bench, "g-0").1, want);
+    }
+    check(json!({}), json!(null), "Wait 60s");
+    check(json!({}), json!(0), "Wait 60s");
+    check(json!({}), json!(7), "Wait 7s");
+    check(json!({"permitWaitingTimeSeconds": 10}), json!(null), "Wait 10s");
+    check(json!({"permitWaitingTimeSeconds": 0}), json!(null), "Wait 60s");
+}
+
+#[test]
+fn post_filter_fails_the_attempt_unless_others_can_take_the_place() {
+    /// `n_reserved` of `n_members` have a node, then the last one fits nowhere.
+    #[track_caller]
+    fn check(args: Value, n_min: usize, n_members: usize, n_reserved: usize, want: &str) {
+        let mut bench = bench_with_group(args, json!({"minMember": n_min}), n_members);
+        let _cycles: Vec<_> =
+            (0..n_reserved).map(|nth| reserve(&mut bench, &format!("g-{nth}"))).collect();
+        let last = member(&format!("g-{}", n_members - 1), "g");
+        assert_eq!(bench.post_filter(last.into(), 0).unwrap(), want);
+    }
+    let failed = |pod| {
+        format!(
+            "Unschedulable PodGroup default/g gets rejected due to Pod {pod} is unschedulable even after PostFilter"
+        )
+    };
+    check(json!({}), 3, 3, 2, &failed("g-2"));
+    check(json!({}), 2, 3, 2, "Unschedulable ");
+    let half = json!({"podGroupRejectPercentage": 50});
+    check(half.clone(), 2, 3, 1, "Unschedulable ");
+    // Upstream waits for the timeout: no member is left that could take the place.
+    check(half.clone(), 2, 2, 1, &failed("g-1"));
+    check(half, 3, 4, 1, &failed("g-3"));
+    let mut bench = bench(json!({}));
+    let alone = bench.post_filter(pod("web").into(), 0).unwrap();
+    assert_eq!(alone, "Unschedulable can not find pod group");
+}
+
+#[test]
+fn a_failed_group_backs_off() {
+    #[track_caller]
+    fn check(args: Value, seconds: &[u64]) {
+        let mut bench = bench_with_group(args, json!({"minMember": 2}), 2);
+        for expected in seconds {
+            bench.post_filter(member("g-1", "g").into(), 0).unwrap();
+            let backs_off = format!("{UNRESOLVABLE} podGroup default/g failed recently");
+            assert_eq!(bench.pre_filter(member("g-0", "g")).unwrap(), backs_off);
+            bench.advance_time(Duration::from_secs(*expected) - Duration::from_nanos(1));
+            assert_eq!(bench.pre_filter(member("g-0", "g")).unwrap(), backs_off);
+            bench.advance_time(Duration::from_nanos(1));
+            assert_eq!(bench.pre_filter(member("g-0", "g")).unwrap(), "All");
+        }
+        // A group that succeeds starts from the beginning.
+        let _cycles = [reserve(&mut bench, "g-0"), reserve(&mut bench, "g-1")];
+        assert_eq!(_cycles[1].1, "Allow");
+    }
+    check(json!({}), &[1, 2, 4, 8, 10, 10]);
+    check(json!({"podGroupBackoffSeconds": 30}), &[30, 30]);
+}
+
+#[test]
+fn min_resources_must_be_free_without_the_group_itself() {
+    #[track_caller]
+    fn check(min_resources: Value, assigned: &[PodBuilder], want: &str) {
+        let spec = json!({"minMember": 2, "minResources": min_resources});
+        let mut bench = bench_with_group(json!({}), spec, 2);
+        for pod in assigned {
+            bench.add_assigned_pod("n", pod.clone()).unwrap();
+        }
+        let want = want.replace("Rejected", UNRESOLVABLE);
+        assert_eq!(bench.pre_filter(member("g-0", "g")).unwrap(), want);
+    }
+    let other = |cpu| pod("other").request("cpu", cpu);
+    check(json!({"cpu": "4"}), &[], "All");
+    check(json!({"cpu": "4"}), &[other("500m")], "Rejected resource gap: cpu: 500m");
+    check(json!({"cpu": "4"}), &[member("g-2", "g")], "All");
+    let all = json!({"cpu": "5", "example.com/gpu": "2", "pods": "1"});
+    check(all, &[], "Rejected resource gap: cpu: 1000m, example.com/gpu: 2");
+    check(json!({}), &[], "All");
+}
+
+#[test]
+fn pods_are_ordered_by_priority_time_and_group() {
+    let mut bench = bench(json!({}));
+    let created = |name: &str, second: u32| {
+        let mut group = pod_group(name, json!({"minMember": 2}));
+        group["metadata"]["creationTimestamp"] = json!(format!("1970-01-01T00:00:{second:02}Z"));
+        group
+    };
+    for (name, second) in [("a", 10), ("b", 10), ("old", 0)] {
+        bench.object(&pod_groups(), created(name, second)).unwrap();
+    }
+    let pods = || {
+        ["a-1", "b-0", "a-0", "b-1", "old-0", "missing-0"]
+            .map(|name| member(name, name.split_once('-').unwrap().0))
+    };
+    for pod in pods() {
+        bench.add_pending_pod(pod).unwrap();
+    }
+    // The first attempt of the pod without a PodGroup is at second 5.
+    let want = ["old-0", "missing-0", "a-0", "a-1", "b-0", "b-1"];
+    assert_eq!(bench.queue_order(pods()).unwrap(), want);
+    let urgent = pods().into_iter().chain([member("b-2", "b").priority(1)]);
+    assert_eq!(bench.queue_order(urgent).unwrap()[0], "b-2");
+    // A group that failed goes behind the others.
+    bench.advance_time(Duration::from_secs(20));
+    bench.post_filter(member("a-0", "a").into(), 0).unwrap();
+    let want = ["old-0", "missing-0", "b-0", "b-1", "a-0", "a-1"];
+    assert_eq!(bench.queue_order(pods()).unwrap(), want);
+    let mut cycle = bench.start_cycle(member("b-0", "b"), "n").unwrap();
+    bench.reserve(&mut cycle);
+    assert_eq!(bench.permit(&mut cycle), "Wait 60s");
+    bench.advance_time(Duration::from_secs(1));
+    bench.unreserve(cycle);
+    let want = ["old-0", "missing-0", "a-0", "a-1", "b-0", "b-1"];
+    assert_eq!(bench.queue_order(pods()).unwrap(), want);
+}
+
+#[test]
+fn events_of_the_own_group_wake_a_rejected_pod() {
+    let mut bench = bench_with_group(json!({}), json!({"minMember": 2}), 1);
+    let added = ClusterEvent::new(EventResource::UnschedulablePod, ActionType::ADD);
+    let hint = |bench: &mut PluginTestBench, new: &PodInfo| {
+        let (event, waiting) = (added.clone(), member("g-0", "g").into());
+        bench.queueing_hint(event, waiting, None, Some(EventObject::Pod(new))).unwrap()
+    };
+    let stranger = bench.add_pending_pod(member("h-0", "h")).unwrap();
+    assert_eq!(hint(&mut bench, &stranger), "Skip");
+    let second = bench.add_pending_pod(member("g-1", "g")).unwrap();
+    assert_eq!(hint(&mut bench, &second), "Queue");
+    assert_eq!(hint(&mut bench, &stranger), "Skip");
+    let third = bench.add_pending_pod(member("g-2", "g")).unwrap();
+    bench.post_filter(member("g-1", "g").into(), 0).unwrap();
+    assert_eq!(hint(&mut bench, &third), "Skip", "the group backs off");
+}
+
+#[test]
+fn events_of_nodes_wake_pods_that_wait_for_min_resources() {
+    #[track_caller]
+    fn check(min_resources: Value, want: &str) {
+        let spec = json!({"minMember": 2, "minResources": min_resources});
+        let mut bench = bench_with_group(json!({}), spec, 2);
+        let event = ClusterEvent::new(EventResource::Node, ActionType::ADD);
+        let waiting = member("g-0", "g").into();
+        assert_eq!(bench.queueing_hint(event, waiting, None, None).unwrap(), want);
+    }
+    check(json!(null), "Skip");
+    check(json!({"cpu": "4"}), "Queue");
+    check(json!({"cpu": "5"}), "Skip");
+}
+
+#[test]
+fn the_older_group_and_label_are_read() {
+    let mut bench = bench(json!({}));
+    bench.object(&old_pod_groups(), pod_group("g", json!({"minMember": 2}))).unwrap();
+    let old = |name| pod(name).label(OLD_LABEL, "g").request("cpu", "1");
+    bench.add_pending_pod(old("g-0")).unwrap();
+    assert!(bench.pre_filter(old("g-0")).unwrap().contains("cannot find enough sibling pods"));
+    bench.add_pending_pod(old("g-1")).unwrap();
+    assert_eq!(bench.pre_filter(old("g-0")).unwrap(), "All");
+    bench.add_pending_pod(member("x", "g")).unwrap();
+    assert_eq!(bench.pre_filter(member("x", "g")).unwrap(), "All", "another group: not found");
+}
+
+#[test]
+fn members_of_complete_groups_share_results_with_all_pods() {
+    let mut bench = bench_with_group(json!({}), json!({"minMember": 2}), 1);
+    let same = |bench: &mut PluginTestBench| {
+        bench.have_equal_keys(pod("web"), member("g-0", "g")).unwrap()
+    };
+    assert!(!same(&mut bench), "it is rejected with a message of its own");
+    bench.add_pending_pod(member("g-1", "g")).unwrap();
+    assert!(same(&mut bench));
+    bench.post_filter(member("g-1", "g").into(), 0).unwrap();
+    assert!(!same(&mut bench), "the group backs off");
+}
+
+#[test]
+fn keys_follow_every_change() {
+    for seed in 0..40 {
+        let mut bench = bench(json!({}));
+        let mut rng = Rng::new(seed);
+        let random_member = |rng: &mut Rng| {
+            let name = format!("p-{}", rng.below(5));
+            match *rng.pick(&["", "g", "h"]) {
+                "" => pod(&name),
+                group => member(&name, group),
+            }
+        };
+        let change = |bench: &mut PluginTestBench, rng: &mut Rng| {
+            Ok(match rng.below(8) {
+                0 | 1 => {
+                    bench.add_pending_pod(random_member(rng))?;
+                    "a pending pod"
+                }
+                2 => {
+                    bench.add_assigned_pod("n", random_member(rng))?;
+                    "an assigned pod"
+                }
+                3 => {
+                    bench.delete_pod(&format!("default/p-{}", rng.below(5)));
+                    "a pod is deleted"
+                }
+                4 => {
+                    bench.post_filter(random_member(rng).into(), 0)?;
+                    "no node"
+                }
+                5 => {
+                    bench.advance_time(Duration::from_millis(rng.below(3000)));
+                    "time"
+                }
+                6 => {
+                    bench.delete_object(&pod_groups(), "default", "h");
+                    "a PodGroup is deleted"
+                }
+                _ => {
+                    let mut spec = json!({"minMember": rng.range(1, 4)});
+                    if rng.one_in(2) {
+                        spec["minResources"] = json!({"cpu": rng.range(1, 5)});
+                    }
+                    let name = *rng.pick(&["g", "h"]);
+                    bench.object(&pod_groups(), pod_group(name, spec))?;
+                    "a PodGroup"
+                }
+            })
+        };
+        let pod = |rng: &mut Rng| random_member(rng).into();
+        check_incremental_history(&mut bench, &mut rng, 150, pod, change).unwrap();
+    }
+}
