@@ -28,6 +28,7 @@ const STEPS: &[Step] = &[
     Xtask("oracle --cases 20000"),
     Xtask("oracle --preemption 5000"),
     Xtask("oracle --claims 20000"),
+    Xtask("oracle --scheduler-plugins 5000"),
     Xtask("oracle --apply 5000"),
     Xtask("twin --steps 400000"),
     Xtask("twin --preemption 5000"),

@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use compare::Difference;
 use coverage::Coverage;
-use process::Oracle;
+use process::{Oracle, OracleProgram};
 
 use crate::scenarios;
 
@@ -49,6 +49,9 @@ pub struct Args {
     /// Run so many server-side apply cases instead: random updates and applies, compared with the API server's field manager.
     #[arg(long, value_name = "CASES", conflicts_with_all = ["cases", "preemption", "claims"])]
     apply: Option<u64>,
+    /// Run so many cases of the plugins of scheduler-plugins instead, compared with these.
+    #[arg(long, value_name = "CASES", conflicts_with_all = ["cases", "preemption", "claims", "apply"])]
+    scheduler_plugins: Option<u64>,
     /// Run only the case with this number, and show both answers.
     #[arg(long)]
     only: Option<u64>,
@@ -62,15 +65,26 @@ pub struct Args {
 
 impl Args {
     fn n_cases(&self) -> u64 {
-        self.preemption.or(self.claims).unwrap_or(self.cases)
+        self.preemption.or(self.claims).or(self.scheduler_plugins).unwrap_or(self.cases)
     }
 
     /// What the cases are about, and the flag that says so, with this number of cases.
     fn subject(&self, n_cases: u64) -> (CaseSubject, String) {
-        match (self.preemption, self.claims) {
-            (Some(_), _) => (CaseSubject::Preemption, format!("--preemption {n_cases}")),
-            (None, Some(_)) => (CaseSubject::Volumes, format!("--claims {n_cases}")),
-            (None, None) => (CaseSubject::All, format!("--cases {n_cases}")),
+        if self.preemption.is_some() {
+            (CaseSubject::Preemption, format!("--preemption {n_cases}"))
+        } else if self.claims.is_some() {
+            (CaseSubject::Volumes, format!("--claims {n_cases}"))
+        } else if self.scheduler_plugins.is_some() {
+            (CaseSubject::SchedulerPlugins, format!("--scheduler-plugins {n_cases}"))
+        } else {
+            (CaseSubject::All, format!("--cases {n_cases}"))
+        }
+    }
+
+    fn program(&self) -> OracleProgram {
+        match self.scheduler_plugins {
+            Some(_) => OracleProgram::SchedulerPlugins,
+            None => OracleProgram::KubeScheduler,
         }
     }
 
@@ -87,11 +101,10 @@ pub fn run(args: &Args) -> Result<bool> {
     if let Some(n) = args.apply {
         return apply::run(n, seed, args.only);
     }
-    let binary = process::build()?;
+    let binary = args.program().build()?;
     let (subject, flag) = args.subject(args.n_cases());
     println!("oracle: --seed {seed} {flag}");
-    let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry())
-        .context("creating the default profile")?;
+    let ours = local_oracle()?;
     let generator = CaseGenerator::new(seed, hinted_plugins(&ours)).about(subject);
     if let Some(id) = args.only {
         return show(&binary, &ours, &generator.generate_case(id));
@@ -108,8 +121,18 @@ pub fn run(args: &Args) -> Result<bool> {
     for (text, (n_cases, n_different)) in &found.n_deviations {
         println!("known deviation: in {n_different} of {n_cases} cases, {text}");
     }
-    let deviations_are_shown = check_scenarios_of_deviations(&mut oracle, &ours)?;
+    let deviations_are_shown = match args.program() {
+        OracleProgram::KubeScheduler => check_scenarios_of_deviations(&mut oracle, &ours)?,
+        OracleProgram::SchedulerPlugins => true,
+    };
     Ok(report(args, seed, &mut oracle, &ours, found.differences)? && deviations_are_shown)
+}
+
+/// Loadmaster with all plugins that it has.
+pub(crate) fn local_oracle() -> Result<LocalOracle> {
+    let registry = loadmaster_plugins::in_tree_registry();
+    LocalOracle::new(loadmaster_scheduler_plugins::with_scheduler_plugins(registry))
+        .context("creating the default profile")
 }
 
 /// Plugins that register events.
@@ -240,7 +263,7 @@ fn report(
             let from = args.reproduce_command(seed, case.id);
             match scenario::scenario_from_case(&small, &about, &from) {
                 Some(text) => {
-                    let path = scenarios::write_found(oracle, ours, kind, text)?;
+                    let path = scenarios::write_found((args.program(), oracle), ours, kind, text)?;
                     println!("written to {path}");
                 }
                 None => println!("(this case cannot be written as a scenario)"),
@@ -309,8 +332,8 @@ fn ask_both(
 }
 
 /// Starts an oracle that answers one question after the other.
-pub(crate) fn start() -> Result<Oracle> {
-    let binary = process::build()?;
+pub(crate) fn start(program: OracleProgram) -> Result<Oracle> {
+    let binary = program.build()?;
     if !binary.exists() {
         bail!("{} was not built", binary.display());
     }

@@ -13,7 +13,7 @@ use loadmaster_sim::scenario::{self, OracleQuestion, RecordedResult, Scenario};
 use loadmaster_stdx::ErrorChain;
 
 use crate::oracle;
-use crate::oracle::process::{self, Oracle};
+use crate::oracle::process::{Oracle, OracleProgram};
 
 /// Record or check the expected behavior in `scenarios/`.
 #[derive(Parser)]
@@ -50,7 +50,36 @@ struct File {
     scenario: Scenario,
 }
 
+/// The directory of the scenarios that scheduler-plugins answers.
+const SCHEDULER_PLUGINS: &str = "scenarios/scheduler_plugins";
+
+/// The oracles, each started when it is asked first.
+#[derive(Default)]
+struct Oracles {
+    kube_scheduler: Option<Oracle>,
+    scheduler_plugins: Option<Oracle>,
+}
+
+impl Oracles {
+    fn get(&mut self, program: OracleProgram) -> Result<&mut Oracle> {
+        let started = match program {
+            OracleProgram::KubeScheduler => &mut self.kube_scheduler,
+            OracleProgram::SchedulerPlugins => &mut self.scheduler_plugins,
+        };
+        if started.is_none() {
+            *started = Some(oracle::start(program)?);
+        }
+        started.as_mut().context("the oracle was not started")
+    }
+}
+
 impl File {
+    /// The program whose answers the file has.
+    fn program(&self) -> OracleProgram {
+        let is_theirs = self.path.parent().is_some_and(|it| it.ends_with(SCHEDULER_PLUGINS));
+        if is_theirs { OracleProgram::SchedulerPlugins } else { OracleProgram::KubeScheduler }
+    }
+
     fn read(path: PathBuf) -> Result<File> {
         let (text, scenario) = scenario::read_scenario_file(&path)
             .map_err(|error| anyhow::anyhow!("{}", ErrorChain(&error)))?;
@@ -115,11 +144,11 @@ fn scorers(ours: &LocalOracle, plugin: &str) -> Option<Vec<String>> {
 }
 
 fn record(words: &[String]) -> Result<bool> {
-    let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry())?;
-    let mut oracle = oracle::start()?;
+    let ours = oracle::local_oracle()?;
+    let mut oracles = Oracles::default();
     let (mut n_written, mut n_files) = (0, 0);
     for file in files(words)? {
-        let text = recorded(&mut oracle, &ours, &file)?;
+        let text = recorded(oracles.get(file.program())?, &ours, &file)?;
         if text != file.text {
             std::fs::write(&file.path, text).with_context(|| format!("writing {}", file.name()))?;
             println!("{}", file.name());
@@ -146,18 +175,23 @@ fn recorded(oracle: &mut Oracle, ours: &LocalOracle, file: &File) -> Result<Stri
         );
         answers.push((question, found));
     }
-    Ok(scenario::write_recorded_results(&file.text, &process::version()?, &answers))
+    Ok(scenario::write_recorded_results(&file.text, &file.program().version()?, &answers))
 }
 
-/// Writes a scenario with kube-scheduler's answers into `scenarios/found` and returns its path. An existing file is not changed.
+/// Writes a scenario with the program's answers into `scenarios/found`, or into the directory of scheduler-plugins, and returns its path.
+/// An existing file is not changed.
 pub fn write_found(
-    oracle: &mut Oracle,
+    (program, oracle): (OracleProgram, &mut Oracle),
     ours: &LocalOracle,
     kind: &str,
     text: String,
 ) -> Result<String> {
-    let folder = crate::root()?.join("scenarios/found");
-    std::fs::create_dir_all(&folder).context("creating scenarios/found")?;
+    let folder = crate::root()?.join(match program {
+        OracleProgram::KubeScheduler => "scenarios/found",
+        OracleProgram::SchedulerPlugins => SCHEDULER_PLUGINS,
+    });
+    let shown = folder.display();
+    std::fs::create_dir_all(&folder).with_context(|| format!("creating {shown}"))?;
     // FNV-1a: the same kind of difference gets the same file name in every run.
     let hash = kind.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
@@ -177,11 +211,11 @@ pub fn write_found(
 }
 
 fn check(words: &[String]) -> Result<bool> {
-    let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry())?;
-    let mut oracle = oracle::start()?;
+    let ours = oracle::local_oracle()?;
+    let mut oracles = Oracles::default();
     let (mut n_wrong, mut n_files) = (0, 0);
     for file in files(words)? {
-        let lines = file.differences(&mut oracle, &ours)?;
+        let lines = file.differences(oracles.get(file.program())?, &ours)?;
         for line in &lines {
             println!("{}: {line}", file.name());
         }

@@ -83,14 +83,12 @@ func explain(q *question) (any, error) {
 	}
 	// No node is feasible: take the message of the real scheduling cycle. It also
 	// contains what the statuses above lack (for example about a nominated node).
-	podInfo, _ := framework.NewPodInfo(w.pod)
-	_, err = w.sched.SchedulePod(w.ctx, fw, framework.NewCycleState(), &framework.QueuedPodInfo{PodInfo: podInfo})
+	err = w.schedulePod(fw, framework.NewCycleState(), w.pod)
 	if err == nil && w.pod.Status.NominatedNodeName != "" {
 		// A nominated node is tried without PreFilter's result. The statuses above are about all other attempts.
 		pod := w.pod.DeepCopy()
 		pod.Status.NominatedNodeName = ""
-		podInfo, _ = framework.NewPodInfo(pod)
-		_, err = w.sched.SchedulePod(w.ctx, fw, framework.NewCycleState(), &framework.QueuedPodInfo{PodInfo: podInfo})
+		err = w.schedulePod(fw, framework.NewCycleState(), pod)
 	}
 	if err == nil {
 		return nil, fmt.Errorf("no node passed the filters, but the scheduling cycle found one")

@@ -5,6 +5,10 @@
 // It reads one JSON question per line from standard input and writes one JSON
 // answer per line to standard output, in the order of the questions. The
 // formats are described in the README next to the module file.
+//
+// conformance/scheduler-plugins is the same program with another version of
+// Kubernetes and with the plugins of scheduler-plugins: it shares all files but
+// version.go.
 package main
 
 import (
@@ -37,6 +41,8 @@ type question struct {
 	Old    json.RawMessage `json:"old"`
 	New    json.RawMessage `json:"new"`
 
+	Queued []queuedPod `json:"queued"`
+
 	Values   []json.RawMessage `json:"values"`
 	Selector json.RawMessage   `json:"selector"`
 	Labels   map[string]string `json:"labels"`
@@ -55,6 +61,7 @@ var handlers = map[string]func(*question) (any, error){
 	"hint":         hint,
 	"sign":         sign,
 	"preemption":   preempt,
+	"order":        order,
 	"config":       showConfig,
 	"log":          logarithms,
 	"quantity":     quantities,

@@ -63,11 +63,7 @@ func preempt(q *question) (any, error) {
 		Best:       []string{},
 	}
 	state := framework.NewCycleState()
-	podInfo, err := framework.NewPodInfo(w.pod)
-	if err != nil {
-		return nil, err
-	}
-	_, err = w.sched.SchedulePod(w.ctx, fw, state, &framework.QueuedPodInfo{PodInfo: podInfo})
+	err = w.schedulePod(fw, state, w.pod)
 	var fit *framework.FitError
 	switch {
 	case err == nil:
@@ -78,17 +74,18 @@ func preempt(q *question) (any, error) {
 		return a, nil
 	}
 
-	plugin, err := w.defaultPreemption(fw)
+	plugin, err := w.preemptionPlugin(fw)
 	if err != nil || plugin == nil {
 		return a, err
 	}
 	verdicts := fit.Diagnosis.NodeToStatus
+	// First, because a plugin may read the clock there for all that follows.
+	result, status := plugin.PostFilter(w.ctx, state, w.pod, verdicts)
 	if ok, _ := plugin.PodEligibleToPreemptOthers(w.ctx, w.pod, verdicts.Get(w.pod.Status.NominatedNodeName)); ok {
 		if err := w.candidates(fw, plugin, state, verdicts, a); err != nil {
 			return nil, err
 		}
 	}
-	result, status := plugin.PostFilter(w.ctx, state, w.pod, verdicts)
 	s := toJSON(status)
 	a.Status = &s
 	if result != nil && result.NominatingInfo != nil && result.NominatingMode == fwk.ModeOverride {
@@ -100,10 +97,16 @@ func preempt(q *question) (any, error) {
 	return a, nil
 }
 
+// preemptionPlugin is the evaluator of a plugin and the plugin's PostFilter.
+type preemptionPlugin struct {
+	*preemption.Evaluator
+	fwk.PostFilterPlugin
+}
+
 // defaultPreemption builds the plugin again with the arguments of the profile: the
 // framework does not expose the instance it runs. Returns nil if the profile does
 // not enable the plugin.
-func (w *world) defaultPreemption(fw framework.Framework) (*defaultpreemption.DefaultPreemption, error) {
+func (w *world) defaultPreemption(fw framework.Framework) (*preemptionPlugin, error) {
 	for _, profile := range w.cfg.Profiles {
 		if profile.SchedulerName != fw.ProfileName() {
 			continue
@@ -111,25 +114,29 @@ func (w *world) defaultPreemption(fw framework.Framework) (*defaultpreemption.De
 		for _, entry := range profile.PluginConfig {
 			if args, ok := entry.Args.(*config.DefaultPreemptionArgs); ok {
 				fts := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
-				return defaultpreemption.New(w.ctx, args, fw, fts)
+				plugin, err := defaultpreemption.New(w.ctx, args, fw, fts)
+				if err != nil {
+					return nil, err
+				}
+				return &preemptionPlugin{plugin.Evaluator, plugin}, nil
 			}
 		}
 	}
 	return nil, nil
 }
 
-func (w *world) candidates(fw framework.Framework, plugin *defaultpreemption.DefaultPreemption, state fwk.CycleState, verdicts *framework.NodeToStatus, a *preemptionAnswer) error {
+func (w *world) candidates(fw framework.Framework, plugin *preemptionPlugin, state fwk.CycleState, verdicts *framework.NodeToStatus, a *preemptionAnswer) error {
 	nodes, err := verdicts.NodesForStatusCode(fw.SnapshotSharedLister().NodeInfos(), fwk.Unschedulable)
 	if err != nil || len(nodes) == 0 {
 		return err
 	}
-	pdbs, err := plugin.Evaluator.PdbLister.List(labels.Everything())
+	pdbs, err := plugin.PdbLister.List(labels.Everything())
 	if err != nil {
 		return err
 	}
 	// With as many candidates wanted as there are nodes, all nodes are tried.
 	// A failure counts only if there is no candidate; PostFilter reports it.
-	found, _, _ := plugin.Evaluator.DryRunPreemption(w.ctx, state, w.pod, nodes, pdbs, 0, int32(len(nodes)))
+	found, _, _ := plugin.DryRunPreemption(w.ctx, state, w.pod, nodes, pdbs, 0, int32(len(nodes)))
 	all := make([]preemption.Candidate, 0, len(found))
 	for _, c := range found {
 		shown := victimsJSON{Victims: []string{}, PDBViolations: c.Victims().NumPDBViolations}
@@ -146,12 +153,12 @@ func (w *world) candidates(fw framework.Framework, plugin *defaultpreemption.Def
 // best finds every candidate that may be selected. Of two candidates the better
 // one is always selected, and one of two equals at random (the order of a map);
 // so a candidate that is ever selected over a winner is as good as that.
-func (w *world) best(plugin *defaultpreemption.DefaultPreemption, all []preemption.Candidate) []string {
+func (w *world) best(plugin *preemptionPlugin, all []preemption.Candidate) []string {
 	const tries = 48
 	if len(all) == 0 {
 		return []string{}
 	}
-	winner := plugin.Evaluator.SelectCandidate(w.ctx, all).Name()
+	winner := plugin.SelectCandidate(w.ctx, all).Name()
 	at := slices.IndexFunc(all, func(c preemption.Candidate) bool { return c.Name() == winner })
 	best := []string{winner}
 	for _, other := range all {
@@ -163,7 +170,7 @@ func (w *world) best(plugin *defaultpreemption.DefaultPreemption, all []preempti
 			if i%2 == 1 {
 				slices.Reverse(pair)
 			}
-			if plugin.Evaluator.SelectCandidate(w.ctx, pair).Name() == other.Name() {
+			if plugin.SelectCandidate(w.ctx, pair).Name() == other.Name() {
 				best = append(best, other.Name())
 				break
 			}

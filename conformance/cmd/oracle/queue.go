@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
@@ -197,6 +198,65 @@ func eventObject(raw json.RawMessage, resource string) (any, error) {
 	return obj, err
 }
 
+// queuedPod is a pod of the question's objects and the times that the queue keeps.
+type queuedPod struct {
+	Pod            string       `json:"pod"`
+	Timestamp      metav1.Time  `json:"timestamp"`
+	InitialAttempt *metav1.Time `json:"initialAttempt"`
+}
+
+type orderAnswer struct {
+	ID json.RawMessage `json:"id"`
+	// Less has a row for each pod: whether it comes before each of the others.
+	Less [][]bool `json:"less"`
+}
+
+// order compares each queued pod with each other one, with the queue sort plugin
+// of the first profile.
+func order(q *question) (any, error) {
+	w, err := build(q, "")
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	pods := make(map[string]*v1.Pod)
+	for _, raw := range q.Objects {
+		obj, _, err := decodeObject(raw)
+		if err != nil {
+			return nil, err
+		}
+		if pod, ok := obj.(*v1.Pod); ok {
+			pods[nameOf(pod).String()] = pod
+		}
+	}
+	infos := make([]*framework.QueuedPodInfo, 0, len(q.Queued))
+	for _, queued := range q.Queued {
+		pod, ok := pods[queued.Pod]
+		if !ok {
+			return nil, fmt.Errorf("pod %q is not among the objects", queued.Pod)
+		}
+		podInfo, err := framework.NewPodInfo(pod)
+		if err != nil {
+			return nil, err
+		}
+		info := &framework.QueuedPodInfo{PodInfo: podInfo, Timestamp: queued.Timestamp.Time}
+		if queued.InitialAttempt != nil {
+			info.InitialAttemptTimestamp = &queued.InitialAttempt.Time
+		}
+		infos = append(infos, info)
+	}
+	less := w.sched.Profiles[w.cfg.Profiles[0].SchedulerName].QueueSortFunc()
+	a := &orderAnswer{ID: q.ID, Less: [][]bool{}}
+	for _, x := range infos {
+		row := []bool{}
+		for _, y := range infos {
+			row = append(row, less(x, y))
+		}
+		a.Less = append(a.Less, row)
+	}
+	return a, nil
+}
+
 type signAnswer struct {
 	ID        json.RawMessage `json:"id"`
 	Signature *string         `json:"signature"`
@@ -210,7 +270,7 @@ func sign(q *question) (any, error) {
 	}
 	defer w.close()
 	a := &signAnswer{ID: q.ID}
-	if sig := fw.SignPod(w.ctx, w.pod); sig != nil {
+	if sig := w.signPod(fw); sig != nil {
 		text := string(sig)
 		a.Signature = &text
 		return a, nil

@@ -24,6 +24,7 @@ import (
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
@@ -89,6 +90,8 @@ type world struct {
 	cfg      *config.KubeSchedulerConfiguration
 	profiles []config.KubeSchedulerProfile
 	sched    *scheduler.Scheduler
+	// plugins are those of profiles that an option of the scheduler captured.
+	plugins map[string]fwk.Plugin
 
 	nodes []*v1.Node
 	pod   *v1.Pod
@@ -102,7 +105,7 @@ func build(q *question, podName string) (*world, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &world{ctx: ctx, cancel: cancel, log: klog.FromContext(ctx), cfg: cfg}
+	w := &world{ctx: ctx, cancel: cancel, log: klog.FromContext(ctx), cfg: cfg, plugins: make(map[string]fwk.Plugin)}
 	if err := w.fill(q.Objects, podName); err != nil {
 		w.close()
 		return nil, err
@@ -142,8 +145,7 @@ func loadConfig(raw json.RawMessage) (*config.KubeSchedulerConfiguration, error)
 // extender handling, profile validation, plugin wiring (volumes, dynamic
 // resources, nominator) and queueing hints are never a reproduction of it.
 func (w *world) newScheduler(client *fake.Clientset, factory informers.SharedInformerFactory) error {
-	sched, err := scheduler.New(w.ctx, client, factory, nil,
-		func(string) events.EventRecorderLogger { return &events.FakeRecorder{} },
+	options := append(w.versionOptions(),
 		scheduler.WithComponentConfigVersion(w.cfg.APIVersion),
 		scheduler.WithProfiles(w.cfg.Profiles...),
 		scheduler.WithPercentageOfNodesToScore(w.cfg.PercentageOfNodesToScore),
@@ -155,6 +157,8 @@ func (w *world) newScheduler(client *fake.Clientset, factory informers.SharedInf
 			w.profiles = append(w.profiles, p)
 		}),
 	)
+	sched, err := scheduler.New(w.ctx, client, factory, nil,
+		func(string) eventRecorder { return &events.FakeRecorder{} }, options...)
 	if err != nil {
 		return err
 	}
@@ -252,7 +256,7 @@ func (w *world) fill(raws []json.RawMessage, podName string) error {
 				// The nominator resolves its entries through the queue, so a
 				// nominated pod must be in the queue. Pods without a nomination
 				// do not affect other pods.
-				w.sched.SchedulingQueue.Add(w.ctx, o)
+				w.enqueue(o)
 			}
 		}
 	}

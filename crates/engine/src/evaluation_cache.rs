@@ -119,9 +119,12 @@ impl EvaluationCache {
         pod: &PodInfo,
     ) -> Result<(CombinationId, bool), Failure> {
         let version = world.key_version(&pod.template.namespace);
+        // Keys that may depend on more of the pod than its template.
+        let is_shared =
+            !pod.template.has_ephemeral_volumes() && world.nominated_node(&pod.uid).is_none();
         if let Some((known_version, id)) = self.by_template.get(&pod.template.id).copied()
             && known_version == version
-            && !pod.template.has_ephemeral_volumes()
+            && is_shared
             && let Some(cached) = self.cached.get(&id)
             && cached.is_valid(EvaluatorCx { world, states })
         {
@@ -134,7 +137,9 @@ impl EvaluationCache {
         if self.by_template.len() >= TEMPLATES_MAX {
             self.by_template.clear();
         }
-        self.by_template.insert(pod.template.id, (version, id));
+        if is_shared {
+            self.by_template.insert(pod.template.id, (version, id));
+        }
         Ok((id, is_new))
     }
 

@@ -45,7 +45,7 @@ pub trait Incremental: Send + Sync {
     /// the result depends on, such as the services that select the pod and the objects of
     /// [`crate::ExtensionPoints::watch_in_keys`], must be resolved here, because keys are computed again when such an object changes,
     /// while prepared evaluators stay. A plugin whose keys depend on its state says when it changes:
-    /// [`crate::SerialCx::invalidate_keys`].
+    /// [`crate::SerialCx::invalidate_keys`]. The key of a nominated pod may depend on [`World::nominated_node`].
     fn key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Self::Key>;
 
     /// Prepares the evaluation of all pods with this key.

@@ -4,6 +4,7 @@
 //! Names, extension points, arguments and messages are those of scheduler-plugins 0.35. Its plugins that are not in the list yet are
 //! rejected by name in a configuration (`loadmaster_config`'s list of what is not implemented).
 
+pub mod capacity_scheduling;
 pub mod coscheduling;
 pub mod node_resources_allocatable;
 mod normalize;
@@ -16,6 +17,7 @@ use loadmaster_framework::{PluginDef, Registry};
 
 /// Every plugin of the set.
 pub const SCHEDULER_PLUGINS: &[PluginDef] = &[
+    capacity_scheduling::DEF,
     coscheduling::DEF,
     node_resources_allocatable::DEF,
     pod_state::DEF,

@@ -110,7 +110,7 @@ impl PreemptionToleration {
         if name.is_empty() {
             return Ok(false);
         }
-        let cx = run.evaluator_cx();
+        let cx = run.cx();
         let class = cx.objects(&self.classes).get("", name).ok_or_else(|| {
             Failure::new(format!("priorityclass.scheduling.k8s.io {name:?} not found"))
         })?;

@@ -16,14 +16,16 @@ mod pod;
 mod preemption;
 pub mod reference_cases;
 mod resources;
+mod scheduler_plugins;
 mod shrink;
 mod spread;
-mod storage_objects;
 mod volumes;
+mod watched_objects;
 
 use std::collections::BTreeMap;
 
 use loadmaster_stdx::Rng;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use case_rng::CaseRng;
@@ -57,6 +59,21 @@ pub enum OracleCaseKind {
     Sign,
     /// The enabled plugins per extension point.
     Config,
+    /// Which of these pods comes first in activeQ, pair by pair.
+    Order(Vec<CaseQueuedPod>),
+}
+
+/// A pod of the case's objects in the scheduling queue.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CaseQueuedPod {
+    /// `namespace/name`.
+    pub pod: String,
+    /// When it was added to its current queue, as in objects.
+    pub timestamp: String,
+    /// When it was first added to activeQ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initial_attempt: Option<String>,
 }
 
 /// A cluster event. `old` and `new` are null if there is no such object.
@@ -90,6 +107,9 @@ impl OracleCase {
             question["old"] = event.old.clone();
             question["new"] = event.new.clone();
         }
+        if let OracleCaseKind::Order(queued) = &self.kind {
+            question["queued"] = json!(queued);
+        }
         question
     }
 
@@ -108,6 +128,7 @@ impl OracleCaseKind {
             OracleCaseKind::Hint(_) => "hint",
             OracleCaseKind::Sign => "sign",
             OracleCaseKind::Config => "config",
+            OracleCaseKind::Order(_) => "order",
         }
     }
 }
@@ -132,6 +153,8 @@ pub enum CaseSubject {
     Preemption,
     /// Pods with volumes, in all kinds of cases.
     Volumes,
+    /// The plugins of scheduler-plugins.
+    SchedulerPlugins,
 }
 
 /// Plugins that reject pods for their volumes.
@@ -159,6 +182,7 @@ impl CaseGenerator {
             CaseSubject::All => self.case_of_any_kind(&mut draw, kind, id),
             CaseSubject::Preemption => preemption::case(&mut draw, id),
             CaseSubject::Volumes => self.volume_case(&mut draw, kind, id),
+            CaseSubject::SchedulerPlugins => scheduler_plugins::case(&mut draw, id),
         }
     }
 

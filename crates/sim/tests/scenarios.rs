@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use loadmaster_scheduler_plugins::with_scheduler_plugins;
 use loadmaster_sim::cases::local_oracle::LocalOracle;
 use loadmaster_sim::scenario;
 use loadmaster_stdx::ErrorChain;
@@ -23,7 +24,8 @@ fn check(path: &Path, ours: &LocalOracle) -> Vec<String> {
 #[test]
 fn scenarios() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
-    let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry()).unwrap();
+    let registry = with_scheduler_plugins(loadmaster_plugins::in_tree_registry());
+    let ours = LocalOracle::new(registry).unwrap();
     let paths = scenario::scenario_paths(&folder).unwrap();
     assert!(!paths.is_empty());
     let mut wrong = Vec::new();

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::oracle::process;
+use crate::oracle::process::OracleProgram;
 
 /// A program of upstream's, as `conformance/bin` has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -165,7 +165,10 @@ fn build_together(programs: &[Program]) -> Result<()> {
     eprintln!("building {} (some minutes the first time)", names.join(", "));
     let mut go = Command::new("go");
     // kubectl and clients that check the server version reject an unset version.
-    let version = format!("-X k8s.io/component-base/version.gitVersion={}", process::version()?);
+    let version = format!(
+        "-X k8s.io/component-base/version.gitVersion={}",
+        OracleProgram::KubeScheduler.version()?
+    );
     go.args(["build", "-ldflags", &format!("-s -w {version}"), "-o"]);
     // A folder, or the name of the binary where the package is not called like it.
     go.arg(match first {

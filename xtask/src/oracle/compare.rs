@@ -63,6 +63,7 @@ pub fn difference(case: &OracleCase, theirs: &Value, ours: &Value) -> Option<Dif
         OracleCaseKind::Preemption => preemptions(theirs, ours),
         OracleCaseKind::Sign => signatures(theirs, ours),
         OracleCaseKind::Config => configurations(theirs, ours),
+        OracleCaseKind::Order(_) => differ("queue order", &theirs["less"], &ours["less"]),
     }
 }
 

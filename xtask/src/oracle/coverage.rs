@@ -45,7 +45,7 @@ impl Coverage {
             OracleCaseKind::Sign => {
                 *self.refused.entry(answer["refusedBy"].to_string()).or_default() += 1
             }
-            OracleCaseKind::Config => {}
+            OracleCaseKind::Config | OracleCaseKind::Order(_) => {}
         }
     }
 

@@ -190,8 +190,9 @@ pub fn compared_signature(mut signature: Map<String, Value>) -> Map<String, Valu
 
 /// The pod fits on no node, and kube-scheduler keeps its nomination.
 fn clear_nomination_of_ineligible_pod(answer: &mut Value) {
-    let reasons = &answer["status"]["reasons"];
-    if *reasons == json!(["preemption: not eligible due to preemptionPolicy=Never."]) {
+    // Plugins of scheduler-plugins write no prefix.
+    let reason = answer["status"]["reasons"][0].as_str().unwrap_or_default();
+    if reason.ends_with("not eligible due to preemptionPolicy=Never.") {
         answer["nominated"] = json!("");
     }
 }

@@ -10,51 +10,86 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-/// The directory of the oracle's Go module.
-const MODULE: &str = "conformance";
-
-/// The binary, built by `go build` if it is missing or older than its sources.
-pub fn build() -> Result<PathBuf> {
-    let module = crate::root()?.join(MODULE);
-    let binary = module.join("bin/oracle");
-    let mut sources = vec![module.join("go.mod"), module.join("go.sum")];
-    for entry in std::fs::read_dir(module.join("cmd/oracle")).context("listing cmd/oracle")? {
-        sources.push(entry.context("listing cmd/oracle")?.path());
-    }
-    let changed = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
-    let built = changed(&binary);
-    if built.is_some_and(|built| sources.iter().all(|source| changed(source) <= Some(built))) {
-        return Ok(binary);
-    }
-    eprintln!("building {} (a few minutes the first time)", binary.display());
-    let go = Command::new("go")
-        .args(["build", "-o", "bin/oracle", "./cmd/oracle"])
-        .current_dir(&module)
-        .status();
-    match go {
-        Ok(status) if status.success() => Ok(binary),
-        Ok(_) => bail!("go build failed in {}", module.display()),
-        // After a fresh checkout all sources look new; an existing oracle is used.
-        Err(error) if error.kind() == ErrorKind::NotFound && built.is_some() => {
-            eprintln!("Go is not installed: using the existing binary");
-            Ok(binary)
-        }
-        Err(error) => Err(error).context("running go; the oracle needs Go 1.26 or newer"),
-    }
+/// The programs that answer: kube-scheduler's code, or that of scheduler-plugins with an older kube-scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OracleProgram {
+    KubeScheduler,
+    SchedulerPlugins,
 }
 
-/// The version of kube-scheduler in the oracle, such as `v1.36.3`.
-pub fn version() -> Result<String> {
-    let path = crate::root()?.join(MODULE).join("go.mod");
-    let text =
-        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let required = text.lines().find_map(|line| {
-        let mut words = line.trim().trim_start_matches("require ").split_whitespace();
-        (words.next() == Some("k8s.io/kubernetes"))
-            .then(|| words.next().map(str::to_owned))
-            .flatten()
-    });
-    required.with_context(|| format!("{} does not require k8s.io/kubernetes", path.display()))
+impl OracleProgram {
+    /// The directory of its Go module, the package and the name of the binary.
+    fn paths(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            OracleProgram::KubeScheduler => ("conformance", "./cmd/oracle", "oracle"),
+            OracleProgram::SchedulerPlugins => {
+                ("conformance/scheduler-plugins", ".", "scheduler-plugins-oracle")
+            }
+        }
+    }
+
+    /// The Go module whose version is recorded.
+    fn recorded_module(self) -> &'static str {
+        match self {
+            OracleProgram::KubeScheduler => "k8s.io/kubernetes",
+            OracleProgram::SchedulerPlugins => "sigs.k8s.io/scheduler-plugins",
+        }
+    }
+
+    /// The binary, built by `go build` if it is missing or older than its sources.
+    pub fn build(self) -> Result<PathBuf> {
+        let (module, package, name) = self.paths();
+        let root = crate::root()?;
+        let module = root.join(module);
+        let binary = root.join("conformance/bin").join(name);
+        let mut sources = vec![module.join("go.mod"), module.join("go.sum")];
+        let folder = module.join(package);
+        let entries = std::fs::read_dir(&folder);
+        for entry in entries.with_context(|| format!("listing {}", folder.display()))? {
+            let path = entry.with_context(|| format!("listing {}", folder.display()))?.path();
+            sources.extend(path.extension().is_some_and(|it| it == "go").then_some(path));
+        }
+        let changed = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
+        let built = changed(&binary);
+        if built.is_some_and(|built| sources.iter().all(|source| changed(source) <= Some(built))) {
+            return Ok(binary);
+        }
+        eprintln!("building {} (a few minutes the first time)", binary.display());
+        let go = Command::new("go")
+            .args(["build", "-o"])
+            .args([binary.as_os_str(), package.as_ref()])
+            .current_dir(&module)
+            .status();
+        match go {
+            Ok(status) if status.success() => Ok(binary),
+            Ok(_) => bail!("go build failed in {}", module.display()),
+            // After a fresh checkout all sources look new; an existing oracle is used.
+            Err(error) if error.kind() == ErrorKind::NotFound && built.is_some() => {
+                eprintln!("Go is not installed: using the existing binary");
+                Ok(binary)
+            }
+            Err(error) => Err(error).context("running go; the oracle needs Go 1.26 or newer"),
+        }
+    }
+
+    /// The version that is recorded in scenarios: that of kube-scheduler, such as `v1.36.3`, or `scheduler-plugins v0.35.4-devel`.
+    pub fn version(self) -> Result<String> {
+        let (module, ..) = self.paths();
+        let path = crate::root()?.join(module).join("go.mod");
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("reading {}", path.display()))?;
+        let wanted = self.recorded_module();
+        let required = text.lines().find_map(|line| {
+            let mut words = line.trim().trim_start_matches("require ").split_whitespace();
+            (words.next() == Some(wanted)).then(|| words.next()).flatten()
+        });
+        let version =
+            required.with_context(|| format!("{} does not require {wanted}", path.display()))?;
+        Ok(match self {
+            OracleProgram::KubeScheduler => version.to_owned(),
+            OracleProgram::SchedulerPlugins => format!("scheduler-plugins {version}"),
+        })
+    }
 }
 
 /// Starts an oracle; returns its standard input and output, too.

@@ -6,8 +6,10 @@ use anyhow::Result;
 use loadmaster_framework::cluster_event::ClusterEventWithHint;
 use loadmaster_framework::{ActionType, ClusterEvent, EventResource};
 use loadmaster_sim::cases::OracleCaseKind;
-use loadmaster_sim::cases::local_oracle::{self, LocalOracle};
+use loadmaster_sim::cases::local_oracle;
 use loadmaster_sim::scenario::{ExpectedResult, RecordedResult};
+
+use crate::oracle;
 
 /// Plugins whose hints are always Skip.
 const ONLY_SKIPS: [&str; 1] = ["DefaultPreemption"];
@@ -29,7 +31,7 @@ fn is_left_out(event: &ClusterEvent) -> Option<&'static str> {
 
 /// Prints what is missing; returns whether nothing is.
 pub fn missing() -> Result<bool> {
-    let ours = LocalOracle::new(loadmaster_plugins::in_tree_registry())?;
+    let ours = oracle::local_oracle()?;
     let covered = Covered::new()?;
     let mut lines = Vec::new();
     let declared = loadmaster_plugins::DECLARED_REASONS.iter();

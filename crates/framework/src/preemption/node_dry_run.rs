@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::context::{DryRunCx, EvaluatorCx};
+use crate::context::{Cx, DryRunCx};
 use crate::node_info::NodeInfo;
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
@@ -39,9 +39,10 @@ impl<'a> NodeDryRun<'a> {
         self.scheduling.pod
     }
 
-    /// The world in its current state in the dry run, and the plugins' states.
-    pub fn evaluator_cx(&self) -> EvaluatorCx<'_> {
-        EvaluatorCx { world: &self.world, states: self.scheduling.states }
+    /// The world in its current state in the dry run, with the cycle state.
+    pub fn cx(&self) -> Cx<'_> {
+        let FailedScheduling { cycle, states, .. } = self.scheduling;
+        Cx { world: &self.world, cycle: self.cycle.as_ref().unwrap_or(cycle), states }
     }
 
     /// The node in its current state in the dry run; `None` for a free row.
@@ -117,7 +118,7 @@ impl<'a> NodeDryRun<'a> {
     /// When there are no potential victims, when the preemptor does not fit without them, or when it fits with all of them.
     pub fn select_victims_on_node(
         &mut self,
-        mut potential: Vec<Arc<PodInfo>>,
+        potential: Vec<Arc<PodInfo>>,
         budgets: &DisruptionBudgets,
     ) -> Result<Victims, Rejection> {
         if potential.is_empty() {
@@ -127,15 +128,30 @@ impl<'a> NodeDryRun<'a> {
             self.remove_pod(pod)?;
         }
         self.preemptor_fits()?;
+        self.reprieve_removed_pods(potential, budgets, |_| true)
+    }
+
+    /// The second half of [`NodeDryRun::select_victims_on_node`], after these pods were removed and the preemptor fits: adds each one
+    /// again with which the preemptor still fits and `may_stay` is true.
+    ///
+    /// # Errors
+    ///
+    /// When a plugin fails to update its cycle state, or all pods may stay.
+    pub fn reprieve_removed_pods(
+        &mut self,
+        mut potential: Vec<Arc<PodInfo>>,
+        budgets: &DisruptionBudgets,
+        may_stay: impl Fn(&NodeDryRun<'_>) -> bool,
+    ) -> Result<Victims, Rejection> {
         potential.sort_by(|a, b| compare_pod_importance(a, b));
         let violates = budgets.violations(&potential);
         let in_group = |wanted: bool| {
             let all = potential.iter().zip(&violates);
             all.filter(move |(_, violates)| **violates == wanted).map(|(pod, _)| pod)
         };
-        let mut victims = Victims { pods: self.reprieve(in_group(true))?, n_pdb_violations: 0 };
-        victims.n_pdb_violations = victims.pods.len();
-        victims.pods.extend(self.reprieve(in_group(false))?);
+        let pods = self.reprieve(in_group(true), &may_stay)?;
+        let mut victims = Victims { n_pdb_violations: pods.len(), pods };
+        victims.pods.extend(self.reprieve(in_group(false), &may_stay)?);
         victims.pods.sort_by(|a, b| compare_pod_importance(a, b));
         if victims.pods.is_empty() {
             let name = self.node().map_or("", |node| node.name());
@@ -149,11 +165,12 @@ impl<'a> NodeDryRun<'a> {
     fn reprieve<'p>(
         &mut self,
         pods: impl Iterator<Item = &'p Arc<PodInfo>>,
+        may_stay: &impl Fn(&NodeDryRun<'_>) -> bool,
     ) -> Result<Vec<Arc<PodInfo>>, Failure> {
         let mut victims = Vec::new();
         for pod in pods {
             self.add_pod(pod)?;
-            if self.preemptor_fits().is_err() {
+            if self.preemptor_fits().is_err() || !may_stay(self) {
                 self.remove_pod(pod)?;
                 victims.push(pod.clone());
             }

@@ -1,11 +1,12 @@
 //! Loadmaster's answers in the format of `conformance/README.md`, so that they can be compared with kube-scheduler's.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loadmaster_api::document::Document;
 use loadmaster_api::snapshot::{Snapshot, SnapshotError};
-use loadmaster_api::{Namespace, Node, Pod, Str};
+use loadmaster_api::{Namespace, Node, Pod, Str, Timestamp};
 use loadmaster_config::{
     AllFeatureGates, CheckedConfiguration, ExtensionPoint, FeatureGateError,
     check_configuration_value, default_configuration,
@@ -20,13 +21,16 @@ use loadmaster_framework::plugin_args::decode_json_value;
 use loadmaster_framework::watched_objects::ObjectInfo;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, CycleState, EventObject, EventResource, FieldError, FitError,
-    PodInfo, PostFilterCx, QueueingHint, Registry, TemplateError,
+    Now, PodInfo, PostFilterCx, QueuedPodInfo, QueueingHint, Registry, TemplateError,
 };
 use loadmaster_stdx::{ErrorChain, Rng};
 use serde_json::{Map, Value, json};
 
-use super::{CaseEvent, OracleCase, OracleCaseKind, storage_objects};
+use super::{CaseEvent, CaseQueuedPod, OracleCase, OracleCaseKind, watched_objects};
 use crate::world_loader::{self, SchedulingInput, SchedulingInputError};
+
+/// The time of every case, 2026-01-31: the oracle's is that of the run. What times decide must be the same at both.
+const CASE_TIME: Timestamp = Timestamp(1_769_860_800_000_000_000);
 
 /// Answers questions with Loadmaster's code, as the oracle does with kube-scheduler's.
 pub struct LocalOracle {
@@ -63,7 +67,7 @@ pub enum LocalOracleError {
         source: EventObjectError,
     },
     #[error("{0}")]
-    StorageObject(String),
+    WatchedObject(String),
     #[error("profile {profile:?} has no plugin {plugin:?}")]
     PluginNotFound { profile: String, plugin: String },
     #[error("unknown event {0:?}")]
@@ -79,7 +83,7 @@ pub enum EventObjectError {
     #[error(transparent)]
     Template(#[from] TemplateError),
     #[error("{0}")]
-    Storage(String),
+    Watched(String),
 }
 
 impl LocalOracle {
@@ -117,6 +121,7 @@ impl LocalOracle {
                 Ok(json!({"signature": pod_signature(input.profile, &input.pod)}))
             }
             OracleCaseKind::Preemption => Ok(preemption(input, case.id)),
+            OracleCaseKind::Order(queued) => order(input, &case.objects, queued),
             OracleCaseKind::Explain | OracleCaseKind::Config => Ok(explanation(input)),
         })?
     }
@@ -148,8 +153,9 @@ impl LocalOracle {
             &gates.framework_gates(),
             &target,
         )?;
-        storage_objects::add_to_world(&mut input, &case.objects)
-            .map_err(LocalOracleError::StorageObject)?;
+        watched_objects::add_to_world(&mut input, &case.objects)
+            .map_err(LocalOracleError::WatchedObject)?;
+        input.world.set_now(Now { wall: CASE_TIME, ..Now::default() });
         Ok(act(&mut input))
     }
 
@@ -246,7 +252,41 @@ fn explanation(input: &mut SchedulingInput<'_>) -> Value {
     answer
 }
 
-/// The preemption preview of DefaultPreemption, and the result of its PostFilter.
+/// Which of the pods comes before which, by the queue sort plugin of the first pod's profile.
+fn order(
+    input: &mut SchedulingInput<'_>,
+    objects: &[Value],
+    queued: &[CaseQueuedPod],
+) -> Result<Value, LocalOracleError> {
+    let states = input.plugin_states();
+    let mut all = Vec::new();
+    for CaseQueuedPod { pod: name, timestamp, initial_attempt } in queued {
+        let object = objects.iter().find(|object| is_pod(object, name));
+        let object = object.ok_or_else(|| LocalOracleError::PodNotFound(name.clone()))?;
+        let error = |source| LocalOracleError::Object { side: "queued", source };
+        let time = |text: &str| -> Result<Timestamp, LocalOracleError> {
+            decode_json_value(&text.into()).map_err(EventObjectError::Field).map_err(error)
+        };
+        let pod = pod(object).map_err(error)?;
+        let pod = input.world.parse_pod(&pod).map_err(|source| error(source.into()))?;
+        let initial_attempt = initial_attempt.as_deref().map(time).transpose()?;
+        all.push(QueuedPodInfo {
+            pod: Arc::new(pod),
+            queued: time(timestamp)?,
+            initial_attempt: initial_attempt.map(|wall| Now { wall, ..Now::default() }),
+            attempts: 0,
+        });
+    }
+    let cycle = CycleState::default();
+    let cx = Cx { world: &input.world, cycle: &cycle, states: &states };
+    let Some(sort) = input.profile.queue_sort.first() else { return Ok(json!({"less": []})) };
+    let row = |a: &QueuedPodInfo| -> Value {
+        all.iter().map(|b| json!(sort.point.compare(cx, a, b) == Ordering::Less)).collect()
+    };
+    Ok(json!({"less": all.iter().map(row).collect::<Value>()}))
+}
+
+/// The preview of the plugin that preempts, and the result of its PostFilter.
 fn preemption(input: &mut SchedulingInput<'_>, seed: u64) -> Value {
     let first_states = input.plugin_states();
     let mut states = first_states.clone();
@@ -277,7 +317,7 @@ fn preemption(input: &mut SchedulingInput<'_>, seed: u64) -> Value {
         answer["candidates"] = Value::Object(candidates.collect());
         answer["best"] = json!(shown.best);
     }
-    let member = profile.post_filter.iter().find(|member| member.name == "DefaultPreemption");
+    let member = profile.post_filter.iter().find(|member| member.point.counts_as_preemption());
     let Some(member) = member else { return answer };
     let filters = ProfileFilters { profile, skipped: &attempted.skipped };
     let verdicts = evaluation.node_codes(world, pod);
@@ -480,8 +520,8 @@ fn object(
         | EventResource::CsiDriver
         | EventResource::CsiStorageCapacity
         | EventResource::VolumeAttachment => {
-            let found = storage_objects::event_object(input, value);
-            let found = found.map_err(EventObjectError::Storage)?;
+            let found = watched_objects::event_object(input, value);
+            let found = found.map_err(EventObjectError::Watched)?;
             return Ok(found.map(CaseEventObject::Watched));
         }
         _ => CaseEventObject::Namespace(decode_json_value(value).map_err(EventObjectError::Field)?),

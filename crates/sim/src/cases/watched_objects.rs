@@ -1,4 +1,4 @@
-//! Gives the storage objects of a case to the plugins that watch them.
+//! Gives the objects of a case to the plugins that watch them.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::namespace_of;
 use crate::world_loader::SchedulingInput;
 
-/// Kinds of storage objects, with their resources and whether they have namespaces.
-const KINDS: [(&str, &str, &str, bool); 7] = [
+/// Kinds that plugins watch, with their resources and whether they have namespaces.
+const KINDS: [(&str, &str, &str, bool); 8] = [
     ("PersistentVolume", "", "persistentvolumes", false),
     ("PersistentVolumeClaim", "", "persistentvolumeclaims", true),
     ("StorageClass", "storage.k8s.io", "storageclasses", false),
@@ -19,9 +19,10 @@ const KINDS: [(&str, &str, &str, bool); 7] = [
     ("CSIDriver", "storage.k8s.io", "csidrivers", false),
     ("CSIStorageCapacity", "storage.k8s.io", "csistoragecapacities", true),
     ("VolumeAttachment", "storage.k8s.io", "volumeattachments", false),
+    ("PriorityClass", "scheduling.k8s.io", "priorityclasses", false),
 ];
 
-/// Identifies a storage object; `None` for objects of other kinds.
+/// Identifies an object of these kinds; `None` for other objects.
 fn object_ref(object: &Value) -> Option<ObjectRef> {
     let kind = KINDS.iter().find(|(kind, ..)| object["kind"] == *kind);
     let (_, group, resource, has_namespace) = kind?;
@@ -32,6 +33,12 @@ fn object_ref(object: &Value) -> Option<ObjectRef> {
         namespace: namespace.into(),
         name: object["metadata"]["name"].as_str().unwrap_or_default().into(),
     })
+}
+
+/// Whether this is an object of a volume.
+pub(super) fn is_storage_object(object: &Value) -> bool {
+    let reference = object_ref(object);
+    reference.is_some_and(|it| matches!(it.group.as_str(), "" | "storage.k8s.io"))
 }
 
 /// The object as the API server has it: in the namespace `default` if it names none.

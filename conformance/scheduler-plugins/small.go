@@ -1,0 +1,1 @@
+../cmd/oracle/small.go

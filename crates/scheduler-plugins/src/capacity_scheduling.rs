@@ -1,0 +1,305 @@
+//! CapacityScheduling: quotas of namespaces (ElasticQuota) with a guaranteed minimum, which other namespaces may borrow while it is not
+//! used and which preemption reclaims, and a maximum.
+//!
+//! | | |
+//! | --- | --- |
+//! | extension points | PreFilter, PostFilter, Reserve |
+//! | woken by | pod deleted; ElasticQuota added, updated or deleted |
+//! | upstream | `pkg/capacityscheduling` of scheduler-plugins 0.35 |
+//! | deviations | sums are those of the assigned pods whenever a quota is created or changed; requests count as NodeResourcesFit counts them (sidecars, pod-level resources); of several quotas in a namespace the first by name counts; a victim for the quota's sake is listed once and counts as a violation of its PodDisruptionBudget; victims are evicted while other pods are scheduled |
+//! | cost | O(quotas) a decision for pods in namespaces with a quota, nothing for others |
+
+mod quota;
+mod quotas;
+
+use std::sync::Arc;
+
+use loadmaster_api::Str;
+use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
+use loadmaster_framework::incremental::{
+    ClassKey, EvaluatorCx, PluginEvaluator, PrepareCx, ResultDependencies, RowDependency,
+};
+use loadmaster_framework::preemption::{
+    CandidateSampling, DisruptionBudgets, NodeDryRun, Preemption, PreemptionPreview, Victims,
+    compare_pod_importance, has_lower_priority,
+};
+use loadmaster_framework::{
+    ActionType, ClusterEvent, Cx, CycleStateSlot, Detail, DryRunCx, EventResource, Explain,
+    ExtensionPoints, FitError, Gvr, Incremental, NodeRow, PluginDef, PluginError, PodInfo,
+    PostFilter, PostFilterCx, PostFilterResult, PreFilter, PreFilterResult, PrepareResult,
+    Rejection, Reserve, Resources, SerialCx, WatchRequirement, World,
+};
+use loadmaster_stdx::Rng;
+use serde_json::Value;
+
+use quotas::{ElasticQuotas, Exceeded, Wanted};
+
+pub const NAME: &str = "CapacityScheduling";
+
+pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
+
+#[derive(Clone)]
+struct CapacityScheduling {
+    quotas: ElasticQuotas,
+    wanted: CycleStateSlot<Wanted>,
+}
+
+fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
+    let kind = Gvr::new("scheduling.x-k8s.io", "v1alpha1", "elasticquotas");
+    let events = [
+        ClusterEvent::new(EventResource::Pod, ActionType::DELETE),
+        ClusterEvent::new(
+            kind.event_resource(),
+            ActionType::ADD | ActionType::UPDATE | ActionType::DELETE,
+        ),
+    ];
+    let plugin = Arc::new(CapacityScheduling {
+        quotas: ElasticQuotas {
+            // The incremental form reads the quotas in every decision and keeps nothing of them.
+            objects: points.watch_in_keys(kind, WatchRequirement::Required),
+            used: points.sum_pods(|pod| Some(pod.template.namespace.clone())),
+        },
+        wanted: points.cycle_state_slot(),
+    });
+    points.pre_filter = Some(plugin.clone());
+    points.post_filter = Some(plugin.clone());
+    points.reserve = Some(plugin.clone());
+    points.explain = Some(plugin.clone());
+    points.incremental = Some(plugin);
+    points.register_events(events, None);
+    Ok(())
+}
+
+impl PreFilter for CapacityScheduling {
+    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
+        let requests = &pod.requests().resources;
+        let wanted = self.quotas.wanted(cx.world, &Key::of(pod, requests), Some(&pod.uid));
+        let exceeded = self.quotas.exceeded(cx.world, &pod.template.namespace, &wanted);
+        cx.cycle.set(self.wanted, wanted);
+        match exceeded {
+            None => Ok(PreFilterResult::All),
+            Some(which) => {
+                let namespace = &pod.template.namespace;
+                let start =
+                    format!("Pod {namespace}/{} is rejected in PreFilter because", pod.name);
+                Err(Rejection::unschedulable(match which {
+                    Exceeded::Max => {
+                        format!("{start} ElasticQuota {namespace} is more than Max")
+                    }
+                    Exceeded::TotalMin => {
+                        format!("{start} total ElasticQuota used is more than min")
+                    }
+                }))
+            }
+        }
+    }
+}
+
+/// What the plugin reads of a pod in a namespace with a quota.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    namespace: Str,
+    priority: i32,
+    requests: Resources,
+}
+
+impl Key {
+    fn of(pod: &PodInfo, requests: &Resources) -> Key {
+        let (namespace, priority) = (pod.template.namespace.clone(), pod.template.priority());
+        Key { namespace, priority, requests: requests.clone() }
+    }
+}
+
+impl Incremental for CapacityScheduling {
+    /// `None` for pods in namespaces without a quota.
+    type Key = Option<Key>;
+
+    fn key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Option<Key>> {
+        // Other pods that are nominated count, but not the pod itself.
+        if cx.world.nominated_node(&pod.uid).is_some() {
+            return None;
+        }
+        let is_limited = self.quotas.of_namespace(cx.world, &pod.template.namespace).is_some();
+        Some(is_limited.then(|| Key::of(pod, &pod.requests().resources)))
+    }
+
+    fn prepare(&self, _: &mut PrepareCx<'_>, key: &Option<Key>) -> PrepareResult {
+        let Some(key) = key.clone() else { return PrepareResult::Skip };
+        PrepareResult::Evaluator(Box::new(Evaluator { quotas: self.quotas.clone(), key }))
+    }
+}
+
+/// All nodes are one class, because the result is the same for all of them. It is computed in every decision.
+struct Evaluator {
+    quotas: ElasticQuotas,
+    key: Key,
+}
+
+impl PluginEvaluator for Evaluator {
+    fn dependencies(&self) -> ResultDependencies {
+        ResultDependencies { class: Some(RowDependency::Node), ..ResultDependencies::default() }
+    }
+
+    fn class_key_len(&self) -> usize {
+        1
+    }
+
+    fn class_key(&self, _: EvaluatorCx<'_>, _: NodeRow, out: &mut ClassKey) {
+        out.push(0);
+    }
+
+    fn filter_class(&self, cx: EvaluatorCx<'_>, _: &[i64]) -> bool {
+        let wanted = self.quotas.wanted(cx.world, &self.key, None);
+        self.quotas.exceeded(cx.world, &self.key.namespace, &wanted).is_none()
+    }
+}
+
+impl CapacityScheduling {
+    /// What the pod wants, as of its PreFilter.
+    fn wanted(&self, cx: Cx<'_>, pod: &PodInfo) -> Wanted {
+        cx.cycle.get(self.wanted).cloned().unwrap_or_else(|| {
+            let requests = &pod.requests().resources;
+            self.quotas.wanted(cx.world, &Key::of(pod, requests), Some(&pod.uid))
+        })
+    }
+
+    /// Whether the preemptor, which has a quota, may reclaim what other quotas borrowed: its own use stays below its minimum. Otherwise
+    /// it may only preempt pods of its namespace.
+    fn reclaims(&self, world: &World, preemptor: &PodInfo, wanted: &Wanted) -> bool {
+        !self.quotas.exceeds_min(world, &preemptor.template.namespace, &wanted.in_namespace)
+    }
+
+    /// Whether the preemptor may evict the other pod now, given whether it has a quota and, if it has, whether it reclaims.
+    fn may_evict(
+        &self,
+        world: &World,
+        preemptor: &PodInfo,
+        reclaims: Option<bool>,
+        other: &PodInfo,
+    ) -> bool {
+        let namespace = &other.template.namespace;
+        let has_quota = self.quotas.of_namespace(world, namespace).is_some();
+        let is_same = *namespace == preemptor.template.namespace;
+        match reclaims {
+            None => !has_quota && has_lower_priority(other, preemptor),
+            Some(false) => is_same && has_lower_priority(other, preemptor),
+            Some(true) => !is_same && self.quotas.uses_more_than_min(world, namespace),
+        }
+    }
+
+    /// [`CapacityScheduling::reclaims`], or `None` if the preemptor has no quota.
+    fn reclaims_if_limited(
+        &self,
+        world: &World,
+        preemptor: &PodInfo,
+        wanted: &Wanted,
+    ) -> Option<bool> {
+        self.quotas.of_namespace(world, &preemptor.template.namespace)?;
+        Some(self.reclaims(world, preemptor, wanted))
+    }
+}
+
+impl Preemption for CapacityScheduling {
+    /// All nodes, in their order.
+    fn sample(&self, _: usize, _: &mut Rng) -> CandidateSampling {
+        CandidateSampling::ALL
+    }
+
+    fn is_awaited_victim(&self, cx: &DryRunCx<'_>, preemptor: &PodInfo, other: &PodInfo) -> bool {
+        let wanted = self.wanted(cx.cx(), preemptor);
+        let reclaims = self.reclaims_if_limited(cx.world(), preemptor, &wanted);
+        // Pods of its own namespace are awaited in any case.
+        self.may_evict(cx.world(), preemptor, reclaims, other)
+            || reclaims == Some(true) && self.may_evict(cx.world(), preemptor, Some(false), other)
+    }
+
+    fn select_victims_on_node(
+        &self,
+        run: &mut NodeDryRun<'_>,
+        budgets: &DisruptionBudgets,
+    ) -> Result<Victims, Rejection> {
+        let preemptor = run.preemptor().clone();
+        let namespace = &preemptor.template.namespace;
+        let wanted = self.wanted(run.cx(), &preemptor);
+        let reclaims = self.reclaims_if_limited(run.cx().world, &preemptor, &wanted);
+        // The least important pods first: a quota stops lending when it is back at its minimum.
+        let mut others = run.pods().to_vec();
+        others.sort_by(|a, b| compare_pod_importance(b, a));
+        let mut removed = Vec::new();
+        for other in others {
+            if self.may_evict(run.cx().world, &preemptor, reclaims, &other) {
+                run.remove_pod(&other)?;
+                removed.push(other);
+            }
+        }
+        if removed.is_empty() {
+            let node = run.node().map_or("", |node| node.name());
+            let text =
+                format!("No victims found on node {node} for preemptor pod {}", preemptor.name);
+            return Err(Rejection::unresolvable(text));
+        }
+        run.preemptor_fits()?;
+        let alone = Wanted::only(&preemptor.requests().resources);
+        if self.quotas.exceeded(run.cx().world, namespace, &alone).is_some() {
+            return Err(Rejection::unschedulable("global quota max exceeded"));
+        }
+        run.reprieve_removed_pods(removed, budgets, |run| {
+            self.quotas.exceeded(run.cx().world, namespace, &wanted).is_none()
+        })
+    }
+}
+
+impl PostFilter for CapacityScheduling {
+    fn post_filter(
+        &self,
+        cx: PostFilterCx<'_>,
+        pod: &Arc<PodInfo>,
+        fit_error: FitError<'_>,
+        rng: &mut Rng,
+        input: PluginStepInput<'_>,
+    ) -> PluginStep<PostFilterResult> {
+        self.preempt(cx, pod, fit_error, rng, input)
+    }
+
+    fn counts_as_preemption(&self) -> bool {
+        true
+    }
+
+    fn preview(
+        &self,
+        cx: DryRunCx<'_>,
+        pod: &Arc<PodInfo>,
+        fit_error: FitError<'_>,
+    ) -> Option<PreemptionPreview> {
+        Some(self.preview_preemption(cx, pod, fit_error))
+    }
+}
+
+/// Nothing to do: an assumed pod counts in the sums of assigned pods. Upstream has this extension point, and configurations enable it.
+impl Reserve for CapacityScheduling {
+    fn unreserve(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: &str) {}
+}
+
+impl Explain for CapacityScheduling {
+    fn pod_details(&self, cx: Cx<'_>, pod: &PodInfo) -> Vec<Detail> {
+        let namespace = &pod.template.namespace;
+        let Some((name, quota)) = self.quotas.of_namespace(cx.world, namespace) else {
+            return Vec::new();
+        };
+        let used = &cx.pod_sum(&self.quotas.used, namespace).amounts;
+        let mut details = vec![
+            Detail::new("quota", name.to_owned()),
+            Detail::new("used", quota::resource_text(used)),
+            Detail::new("min", quota.min.to_string()),
+            Detail::new("max", quota.max.to_string()),
+        ];
+        let borrowers = self.quotas.borrowers(cx.world).join(", ");
+        if !borrowers.is_empty() {
+            details.push(Detail::new("borrowing", borrowers));
+        }
+        details
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! All ElasticQuotas, and what the pods of their namespaces use.
+
+use loadmaster_api::Str;
+use loadmaster_framework::pod_sums::PodSums;
+use loadmaster_framework::{ObjectSlot, Resources, World};
+
+use super::Key;
+use super::quota::{Bound, ElasticQuota};
+
+#[derive(Clone)]
+pub(super) struct ElasticQuotas {
+    pub objects: ObjectSlot<ElasticQuota>,
+    /// The requests of assigned pods by namespace.
+    pub used: PodSums<Str>,
+}
+
+/// What a pod and the nominated pods that count beside it request.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    /// With nominated pods of its namespace that are at least as important.
+    pub in_namespace: Resources,
+    /// Also with nominated pods of namespaces that use no more than their minimum.
+    pub in_all: Resources,
+}
+
+impl Wanted {
+    /// Without nominated pods.
+    pub fn only(requests: &Resources) -> Wanted {
+        Wanted { in_namespace: requests.clone(), in_all: requests.clone() }
+    }
+}
+
+/// A limit that a pod would exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exceeded {
+    /// The maximum of the pod's quota.
+    Max,
+    /// The sum of all minimums.
+    TotalMin,
+}
+
+impl ElasticQuotas {
+    /// The name of a namespace's quota, and the quota: the first one by name.
+    pub fn of_namespace<'w>(
+        &self,
+        world: &'w World,
+        namespace: &Str,
+    ) -> Option<(&'w str, &'w ElasticQuota)> {
+        let quotas = world.watched_objects().lister(&self.objects);
+        let (info, quota) = quotas.in_namespace(namespace).next()?;
+        Some((info.name.as_str(), quota))
+    }
+
+    /// The namespaces with a quota, in order, with their quotas.
+    fn all<'w>(
+        &self,
+        world: &'w World,
+    ) -> impl Iterator<Item = (&'w Str, &'w ElasticQuota)> + use<'w> {
+        let mut last: Option<&Str> = None;
+        let quotas = world.watched_objects().lister(&self.objects);
+        // By namespace and name.
+        quotas.iter().filter_map(move |(info, quota)| {
+            let is_first = last.replace(&info.namespace) != Some(&info.namespace);
+            is_first.then_some((&info.namespace, quota))
+        })
+    }
+
+    /// What the pod of this key wants, together with nominated pods other than itself.
+    pub fn wanted(&self, world: &World, key: &Key, own_uid: Option<&str>) -> Wanted {
+        let mut wanted = Wanted::only(&key.requests);
+        if self.of_namespace(world, &key.namespace).is_none() {
+            return wanted;
+        }
+        let nodes = world.nominated_nodes().filter(|node| world.nodes().row(node).is_some());
+        for pod in nodes.flat_map(|node| world.nominated_pods_for_node(node)) {
+            let namespace = &pod.template.namespace;
+            if own_uid == Some(&*pod.uid) || self.of_namespace(world, namespace).is_none() {
+                continue;
+            }
+            let requests = &pod.requests().resources;
+            if *namespace != key.namespace {
+                if !self.uses_more_than_min(world, namespace) {
+                    wanted.in_all.add_or_subtract(requests, 1);
+                }
+            } else if pod.template.priority() >= key.priority {
+                wanted.in_namespace.add_or_subtract(requests, 1);
+                wanted.in_all.add_or_subtract(requests, 1);
+            }
+        }
+        wanted
+    }
+
+    /// Whether a namespace with a quota uses more than its minimum: it borrows.
+    pub fn uses_more_than_min(&self, world: &World, namespace: &Str) -> bool {
+        let Some((_, quota)) = self.of_namespace(world, namespace) else { return false };
+        let used = &world.pod_sum(&self.used, namespace).amounts;
+        quota.min.is_exceeded(used, &Resources::default())
+    }
+
+    /// Whether a namespace with a quota would use more than its minimum with this request.
+    pub fn exceeds_min(&self, world: &World, namespace: &Str, request: &Resources) -> bool {
+        let Some((_, quota)) = self.of_namespace(world, namespace) else { return false };
+        quota.min.is_exceeded(request, &world.pod_sum(&self.used, namespace).amounts)
+    }
+
+    /// The limit that the pod would exceed; none in a namespace without a quota.
+    pub fn exceeded(&self, world: &World, namespace: &Str, wanted: &Wanted) -> Option<Exceeded> {
+        let (_, quota) = self.of_namespace(world, namespace)?;
+        let used = &world.pod_sum(&self.used, namespace).amounts;
+        if quota.max.is_exceeded(&wanted.in_namespace, used) {
+            return Some(Exceeded::Max);
+        }
+        let mut total = wanted.in_all.clone();
+        for (namespace, _) in self.all(world) {
+            total.add_or_subtract(&world.pod_sum(&self.used, namespace).amounts, 1);
+        }
+        let mins = Bound::sum_of_mins(self.all(world).map(|(_, quota)| &quota.min));
+        mins.is_exceeded(&total, &Resources::default()).then_some(Exceeded::TotalMin)
+    }
+
+    /// The namespaces that use more than their minimum.
+    pub fn borrowers<'w>(&self, world: &'w World) -> Vec<&'w str> {
+        let all = self.all(world).map(|(namespace, _)| namespace);
+        all.filter(|it| self.uses_more_than_min(world, it)).map(|it| it.as_str()).collect()
+    }
+}

@@ -1,0 +1,274 @@
+use expect_test::{Expect, expect};
+use loadmaster_framework::testkit::incremental_history::check_incremental_history;
+use loadmaster_framework::testkit::{PluginTestBench, PodBuilder, node, pod};
+use serde_json::json;
+
+use super::*;
+
+fn kind() -> Gvr {
+    Gvr::new("scheduling.x-k8s.io", "v1alpha1", "elasticquotas")
+}
+
+fn add_quota(bench: &mut PluginTestBench, namespace: &str, name: &str, spec: Value) {
+    let metadata = json!({"name": name, "namespace": namespace});
+    bench.object(&kind(), json!({"metadata": metadata, "spec": spec})).unwrap();
+}
+
+fn cpus(min: &str, max: &str) -> Value {
+    json!({"min": {"cpu": min}, "max": {"cpu": max}})
+}
+
+/// Two nodes with 4 CPUs each; quotas of `red` (2 to 6 CPUs) and `blue` (4 to 6 CPUs).
+fn bench() -> PluginTestBench {
+    let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
+    bench.node(node("a")).unwrap();
+    bench.node(node("b")).unwrap();
+    add_quota(&mut bench, "red", "quota", cpus("2", "6"));
+    add_quota(&mut bench, "blue", "quota", cpus("4", "6"));
+    bench
+}
+
+fn of(namespace: &str, name: &str, cpu: &str, priority: i32) -> PodBuilder {
+    pod(name).namespace(namespace).request("cpu", cpu).priority(priority)
+}
+
+fn assign(bench: &mut PluginTestBench, on: &str, pod: PodBuilder) {
+    bench.add_assigned_pod(on, pod).unwrap();
+}
+
+#[track_caller]
+fn check_pre_filter(bench: &mut PluginTestBench, pod: PodBuilder, want: &Expect) {
+    want.assert_eq(&bench.pre_filter(pod.clone()).unwrap());
+    let pod = bench.parse_pod(pod).unwrap();
+    bench.check_incremental(&pod).unwrap();
+}
+
+#[test]
+fn a_pod_fits_below_its_maximum_and_the_sum_of_all_minimums() {
+    let mut bench = bench();
+    let fits = expect!["All"];
+    check_pre_filter(&mut bench, of("red", "new", "6", 0), &fits);
+    check_pre_filter(
+        &mut bench,
+        of("red", "new", "7", 0),
+        &expect![
+            "Unschedulable Pod red/new is rejected in PreFilter because ElasticQuota red is more than Max"
+        ],
+    );
+    assign(&mut bench, "a", of("blue", "p1", "3", 0));
+    check_pre_filter(&mut bench, of("red", "new", "3", 0), &fits);
+    check_pre_filter(
+        &mut bench,
+        of("red", "new", "4", 0),
+        &expect![
+            "Unschedulable Pod red/new is rejected in PreFilter because total ElasticQuota used is more than min"
+        ],
+    );
+    // Namespaces without a quota are not limited, and their pods do not count.
+    assign(&mut bench, "b", of("green", "p2", "4", 0));
+    check_pre_filter(&mut bench, of("green", "new", "100", 0), &fits);
+    check_pre_filter(&mut bench, of("red", "new", "3", 0), &fits);
+}
+
+#[test]
+fn bounds() {
+    let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
+    bench.node(node("a")).unwrap();
+    let mut check = |spec: Value, resource: &str, fits: bool| {
+        add_quota(&mut bench, "red", "quota", spec);
+        // Plenty for the sum.
+        let plenty = json!({"min": {"cpu": "1k", "memory": "1Ti", "ephemeral-storage": "1Ti", "example.com/gpu": 100}});
+        add_quota(&mut bench, "plenty", "quota", plenty);
+        let pod = pod("new").namespace("red").request(resource, "1");
+        assert_eq!(bench.pre_filter(pod).unwrap() == "All", fits);
+    };
+    check(json!({}), "cpu", true);
+    check(json!({"max": null}), "memory", true);
+    check(json!({"max": {}}), "cpu", false);
+    // CPU, memory and ephemeral storage that a maximum does not list are forbidden; other resources are not.
+    check(json!({"max": {"cpu": 4}}), "memory", false);
+    check(json!({"max": {"cpu": 4}}), "ephemeral-storage", false);
+    check(json!({"max": {"cpu": 4}}), "example.com/gpu", true);
+    check(json!({"max": {"example.com/gpu": 0}}), "example.com/gpu", false);
+    check(json!({"max": {"cpu": 1, "memory": 1}}), "cpu", true);
+}
+
+#[test]
+fn sums_are_exact_whenever_the_quota_comes() {
+    let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
+    bench.node(node("a")).unwrap();
+    assign(&mut bench, "a", of("red", "p1", "2", 0));
+    check_pre_filter(&mut bench, of("red", "new", "2", 0), &expect!["All"]);
+    // Upstream begins with no use when a quota is created after its pods.
+    add_quota(&mut bench, "red", "quota", cpus("3", "3"));
+    let is_rejected = expect![
+        "Unschedulable Pod red/new is rejected in PreFilter because ElasticQuota red is more than Max"
+    ];
+    check_pre_filter(&mut bench, of("red", "new", "2", 0), &is_rejected);
+    add_quota(&mut bench, "red", "quota", cpus("4", "4"));
+    check_pre_filter(&mut bench, of("red", "new", "2", 0), &expect!["All"]);
+    // The first one by name counts.
+    add_quota(&mut bench, "red", "a-quota", cpus("1", "1"));
+    check_pre_filter(&mut bench, of("red", "new", "2", 0), &is_rejected);
+    bench.delete_object(&kind(), "red", "a-quota");
+    bench.delete_object(&kind(), "red", "quota");
+    check_pre_filter(&mut bench, of("red", "new", "2", 0), &expect!["All"]);
+}
+
+#[test]
+fn nominated_pods_count() {
+    let mut bench = bench();
+    let nominate = |bench: &mut PluginTestBench, pod: PodBuilder| {
+        let pod = Arc::new(bench.parse_pod(pod).unwrap());
+        bench.world.add_nominated_pod(Str::new("a"), pod);
+    };
+    nominate(&mut bench, of("red", "w1", "4", 5));
+    let max = expect![
+        "Unschedulable Pod red/new is rejected in PreFilter because ElasticQuota red is more than Max"
+    ];
+    let total = expect![
+        "Unschedulable Pod blue/new is rejected in PreFilter because total ElasticQuota used is more than min"
+    ];
+    let fits = expect!["All"];
+    check_pre_filter(&mut bench, of("red", "new", "3", 5), &max);
+    check_pre_filter(&mut bench, of("red", "new", "3", 6), &fits);
+    // The pod itself does not count.
+    check_pre_filter(&mut bench, of("red", "w1", "6", 5), &fits);
+    check_pre_filter(&mut bench, of("blue", "new", "3", 9), &total);
+    // A namespace that borrows has no claim on what is nominated.
+    assign(&mut bench, "b", of("red", "p1", "3", 0));
+    check_pre_filter(&mut bench, of("blue", "new", "3", 9), &fits);
+    check_pre_filter(&mut bench, of("blue", "new", "4", 9), &total);
+}
+
+#[track_caller]
+fn check_post_filter(bench: &mut PluginTestBench, pod: PodBuilder, want: &Expect) {
+    want.assert_eq(&bench.post_filter(pod.into(), 1).unwrap());
+}
+
+#[test]
+fn a_namespace_below_its_minimum_reclaims_from_borrowers() {
+    let mut bench = bench();
+    for (name, on, priority) in [("p1", "a", 9), ("p2", "a", 1), ("p3", "b", 5)] {
+        assign(&mut bench, on, of("red", name, "2", priority));
+    }
+    assign(&mut bench, "b", of("green", "p4", "2", 0));
+    // Whatever its priority; not from namespaces without a quota, and no more than was borrowed.
+    check_post_filter(&mut bench, of("blue", "new", "2", 0), &expect!["nominates a; evicts p2"]);
+    check_post_filter(&mut bench, of("blue", "new", "4", 0), &expect!["nominates a; evicts p1 p2"]);
+    // A borrower may only preempt pods of its own namespace.
+    check_post_filter(&mut bench, of("red", "new", "2", 7), &expect!["nominates a; evicts p2"]);
+    check_post_filter(
+        &mut bench,
+        of("red", "new", "2", 0),
+        &expect![
+            "clears; Unschedulable 0/2 nodes are available: 1 No victims found on node a for preemptor pod new, 1 No victims found on node b for preemptor pod new."
+        ],
+    );
+    check_post_filter(&mut bench, of("green", "new", "2", 3), &expect!["nominates b; evicts p4"]);
+}
+
+#[test]
+fn victims_leave_the_quota_within_its_limits() {
+    let mut bench = bench();
+    bench.node(node("c").allocatable("cpu", "8")).unwrap();
+    for (name, priority) in [("p1", 1), ("p2", 2), ("p3", 3)] {
+        assign(&mut bench, "c", of("red", name, "2", priority));
+    }
+    // It would fit on the node, and on others, but not below the maximum.
+    let with_quota = |bench: &mut PluginTestBench, max: &str, want: &Expect| {
+        add_quota(bench, "red", "quota", cpus("2", max));
+        bench.delete_node("a");
+        bench.delete_node("b");
+        check_post_filter(bench, of("red", "new", "4", 9), want);
+    };
+    with_quota(&mut bench, "8", &expect!["nominates c; evicts p2 p1"]);
+    with_quota(&mut bench, "6", &expect!["nominates c; evicts p2 p1"]);
+    with_quota(&mut bench, "4", &expect!["nominates c; evicts p3 p2 p1"]);
+    with_quota(
+        &mut bench,
+        "3",
+        &expect!["clears; Unschedulable 0/1 nodes are available: 1 global quota max exceeded."],
+    );
+}
+
+#[test]
+fn a_preemptor_waits_for_terminating_pods_that_it_may_evict() {
+    let mut bench = bench();
+    let terminating = |namespace: &str, priority| {
+        let time = "2026-01-31T12:00:00Z";
+        of(namespace, "gone", "3", priority).set_field("/metadata/deletionTimestamp", time)
+    };
+    let mut check = |gone: PodBuilder, waits: bool| {
+        assign(&mut bench, "a", gone);
+        let incoming = of("blue", "new", "4", 5);
+        let incoming = incoming.set_field("/status", json!({"nominatedNodeName": "a"}));
+        let result = bench.post_filter(incoming.into(), 1).unwrap();
+        assert_eq!(result.contains("terminating pod on the nominated node"), waits, "{result}");
+        bench.delete_pod("red/gone");
+        bench.delete_pod("blue/gone");
+        bench.delete_pod("green/gone");
+    };
+    check(terminating("red", 9), true);
+    check(terminating("blue", 4), true);
+    check(terminating("blue", 5), false);
+    check(terminating("green", 0), false);
+}
+
+#[test]
+fn cached_evaluations_see_pods_quotas_and_nominations() {
+    let mut bench = bench();
+    let change = |bench: &mut PluginTestBench, rng: &mut Rng| {
+        let namespace = *rng.pick(&["red", "blue", "green"]);
+        let name = format!("p{}", rng.below(5));
+        let cpu = rng.below(3).to_string();
+        let priority = rng.below(3) as i32;
+        Ok(match rng.below(7) {
+            0..3 => {
+                let on = *rng.pick(&["a", "b"]);
+                bench.add_assigned_pod(on, of(namespace, &name, &cpu, priority))?;
+                "assigned"
+            }
+            3 => {
+                bench.delete_pod(&format!("{namespace}/{name}"));
+                "deleted"
+            }
+            4 => {
+                let spec = cpus(&rng.below(5).to_string(), &rng.below(8).to_string());
+                add_quota(bench, namespace, "quota", spec);
+                "quota"
+            }
+            5 => {
+                bench.delete_object(&kind(), namespace, "quota");
+                "quota deleted"
+            }
+            _ => {
+                let nominated = bench.parse_pod(of(namespace, "nominated", &cpu, priority))?;
+                bench.world.add_nominated_pod(Str::new("a"), Arc::new(nominated));
+                "nominated"
+            }
+        })
+    };
+    let incoming = |rng: &mut Rng| {
+        let namespace = *rng.pick(&["red", "blue", "green"]);
+        of(namespace, "new", &rng.below(4).to_string(), rng.below(3) as i32).into()
+    };
+    check_incremental_history(&mut bench, &mut Rng::new(11), 2_000, incoming, change).unwrap();
+}
+
+#[test]
+fn the_key_has_all_that_is_read() {
+    let mut bench = bench();
+    assign(&mut bench, "a", of("red", "p1", "4", 0));
+    let report = bench.check_key(of("red", "web", "2", 0)).unwrap();
+    assert!(report.keeps("ordinal label"));
+}
+
+#[test]
+fn explain() {
+    let mut bench = bench();
+    assign(&mut bench, "a", of("red", "p1", "3", 0));
+    let lines = bench.explain(of("blue", "new", "1", 0)).unwrap();
+    expect!["pod: quota=quota, used=0, min=cpu 4000m, max=cpu 6000m, borrowing=red"].assert_eq(&lines.join("\n"));
+    assert!(bench.explain(of("green", "new", "1", 0)).unwrap().is_empty());
+}

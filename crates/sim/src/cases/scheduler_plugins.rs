@@ -1,0 +1,238 @@
+//! Random cases of the plugins of scheduler-plugins, each with a configuration that enables some of them.
+
+use serde_json::{Value, json};
+
+use super::case_rng::{CaseRng, Fields};
+use super::features::CaseFeature;
+use super::pod::{self, Role};
+use super::{
+    CaseQueuedPod, OracleCase, OracleCaseKind, cluster, full_name, preemption, watched_objects,
+};
+
+/// A case about one of the extension points that these plugins have.
+pub(super) fn case(draw: &mut CaseRng, id: u64) -> OracleCase {
+    match draw.range(0, 9) {
+        0..4 => score_case(draw, id),
+        4..8 => toleration_case(draw, id),
+        _ => order_case(draw, id),
+    }
+}
+
+/// A configuration with one profile.
+fn config(plugins: Value, plugin_config: Vec<Value>) -> Value {
+    let mut profile = Fields::default();
+    profile.put("plugins", plugins);
+    profile.put_some("pluginConfig", plugin_config);
+    json!({
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [Value::from(profile)],
+    })
+}
+
+/// Only these plugins at an extension point.
+fn only(plugins: Vec<Value>) -> Value {
+    json!({"disabled": [{"name": "*"}], "enabled": plugins})
+}
+
+/// NodeResourcesAllocatable and PodState.
+fn score_case(draw: &mut CaseRng, id: u64) -> OracleCase {
+    draw.clear_features();
+    draw.add(CaseFeature::Terminating);
+    for feature in draw.some(
+        &[
+            CaseFeature::Resources,
+            CaseFeature::Scalars,
+            CaseFeature::Nominated,
+            CaseFeature::Taints,
+        ],
+        1,
+        3,
+    ) {
+        draw.add(feature);
+    }
+    let mut case = cluster::case(draw, id);
+    let names = draw.some(&["NodeResourcesAllocatable", "PodState"], 1, 2);
+    // Upstream does not check the arguments of a plugin that is not enabled.
+    let has_args = names.contains(&"NodeResourcesAllocatable") && draw.percent(90);
+    let scorers = names.into_iter().map(|name| json!({"name": name, "weight": draw.range(1, 5)}));
+    // The in-tree plugins with PreScore score, too.
+    let plugins = json!({"preScore": only(vec![]), "score": only(scorers.collect())});
+    let mut args = Vec::new();
+    if has_args {
+        let given = allocatable_args(draw);
+        args.push(json!({"name": "NodeResourcesAllocatable", "args": given}));
+    }
+    case.config = Some(config(plugins, args));
+    case
+}
+
+const RESOURCES: [&str; 7] =
+    ["cpu", "memory", "ephemeral-storage", "example.com/gpu", "hugepages-2Mi", "pods", "unknown"];
+
+fn allocatable_args(draw: &mut CaseRng) -> Value {
+    let mut args = Fields::default();
+    if draw.percent(80) {
+        args.put("mode", draw.mostly(&["Most", "Least"], &["", "most"]));
+    }
+    if draw.percent(70) {
+        let names = draw.some(&RESOURCES, 0, 3);
+        let weighted = names.into_iter().map(|name| {
+            let weight = draw.mostly(&[1, 2, 3, 1 << 20], &[0, -1]);
+            json!({"name": name, "weight": weight})
+        });
+        args.put("resources", weighted.collect::<Vec<_>>());
+    }
+    args.into()
+}
+
+const CLASSES: [&str; 3] = ["tolerant", "patient", "plain"];
+const MINIMUM_PREEMPTABLE_PRIORITY: &str =
+    "preemption-toleration.scheduling.x-k8s.io/minimum-preemptable-priority";
+const TOLERATION_SECONDS: &str = "preemption-toleration.scheduling.x-k8s.io/toleration-seconds";
+
+/// PreemptionToleration: a preemption case in which pods have PriorityClasses. All times are far from the time of the cycle.
+fn toleration_case(draw: &mut CaseRng, id: u64) -> OracleCase {
+    let mut case = preemption::case(draw, id);
+    remove_volumes(&mut case);
+    let mut plugins = json!({"postFilter": only(vec![json!({"name": "PreemptionToleration"})])});
+    if draw.percent(10) {
+        // As a multi-point plugin, which has only this extension point.
+        plugins = json!({"multiPoint": {"disabled": [{"name": "DefaultPreemption"}],
+            "enabled": [{"name": "PreemptionToleration"}]}});
+    }
+    let args = match draw.percent(20) {
+        // With fewer candidates than nodes, upstream nominates the best one of some nodes.
+        true => json!({"minCandidateNodesAbsolute": draw.mostly(&[100], &[-1]),
+            "minCandidateNodesPercentage": draw.mostly(&[0, 100], &[101])}),
+        false => json!({}),
+    };
+    case.config =
+        Some(config(plugins, vec![json!({"name": "PreemptionToleration", "args": args})]));
+    let target = case.pod.clone();
+    for object in case.objects.iter_mut() {
+        let is_assigned = object["spec"].get("nodeName").is_some();
+        if object["kind"] == "Pod" && is_assigned && full_name(object) != target {
+            add_class_and_condition(draw, object);
+        }
+    }
+    for name in CLASSES {
+        if draw.percent(97) {
+            let class = priority_class(draw, name);
+            case.objects.push(class);
+        }
+    }
+    case
+}
+
+/// The volume plugins of the older kube-scheduler that scheduler-plugins needs are not the ones that Loadmaster equals.
+fn remove_volumes(case: &mut OracleCase) {
+    case.feature_gates.clear();
+    case.objects.retain(|object| !watched_objects::is_storage_object(object));
+    for object in case.objects.iter_mut().filter(|object| object["kind"] == "Pod") {
+        drop(object["spec"].as_object_mut().map(|spec| spec.remove("volumes")));
+    }
+}
+
+fn add_class_and_condition(draw: &mut CaseRng, pod: &mut Value) {
+    if draw.percent(75) {
+        pod["spec"]["priorityClassName"] = draw.pick(&CLASSES).into();
+    }
+    if draw.percent(15) {
+        return;
+    }
+    let mut condition = Fields::default();
+    condition.put("type", "PodScheduled");
+    condition.put("status", draw.mostly(&["True"], &["False", "Unknown"]));
+    if draw.percent(90) {
+        let time = draw.pick(&["2020-01-01T00:00:00Z", "2024-06-30T23:59:59Z"]);
+        condition.put("lastTransitionTime", time);
+    }
+    let mut conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.push(condition.into());
+    pod["status"]["conditions"] = conditions.into();
+}
+
+fn priority_class(draw: &mut CaseRng, name: &str) -> Value {
+    let mut annotations = Fields::default();
+    if draw.percent(70) {
+        let minimum =
+            draw.mostly(&["0", "10", "1000", "+11", "2000000001"], &["2147483648", "high", ""]);
+        annotations.put(MINIMUM_PREEMPTABLE_PRIORITY, minimum);
+    }
+    if draw.percent(70) {
+        let seconds = draw.mostly(&["-1", "0", "10", "9000000000"], &["1h", "", "+7"]);
+        annotations.put(TOLERATION_SECONDS, seconds);
+    }
+    let mut metadata = Fields::default();
+    metadata.put("name", name);
+    metadata.put_some("annotations", Value::from(annotations));
+    let value = draw.mostly(&[-10, 0, 5, 1000], &[i32::MAX]);
+    json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+        "metadata": Value::from(metadata), "value": value})
+}
+
+/// QOSSort: pods of all classes, queued at few different times.
+fn order_case(draw: &mut CaseRng, id: u64) -> OracleCase {
+    draw.clear_features();
+    let mut objects = Vec::new();
+    let mut queued = Vec::new();
+    for at in 0..draw.count(2, 6) {
+        let mut pod = pod::pod(draw, &format!("p{at}"), Role::Pending, &[]);
+        if draw.percent(40) {
+            pod["spec"]["priority"] = json!(draw.pick(&[0, 1, -1]));
+        }
+        set_qos(draw, &mut pod["spec"]);
+        let timestamp = draw.pick(&["2024-05-01T10:00:00Z", "2024-05-01T10:00:01Z"]).to_owned();
+        queued.push(CaseQueuedPod { pod: full_name(&pod), timestamp, initial_attempt: None });
+        objects.push(pod);
+    }
+    let sort = draw.mostly(&["QOSSort"], &["PrioritySort"]);
+    OracleCase {
+        id,
+        pod: queued.first().map(|it| it.pod.clone()).unwrap_or_default(),
+        config: Some(config(json!({"queueSort": only(vec![json!({"name": sort})])}), vec![])),
+        feature_gates: std::collections::BTreeMap::new(),
+        objects,
+        kind: OracleCaseKind::Order(queued),
+    }
+}
+
+fn set_qos(draw: &mut CaseRng, spec: &mut Value) {
+    let containers = |draw: &mut CaseRng, low: usize| -> Value {
+        let containers = (0..draw.count(low, 2))
+            .map(|at| json!({"name": format!("c{at}"), "image": "i", "resources": amounts(draw)}));
+        containers.collect()
+    };
+    spec["containers"] = containers(draw, 1);
+    if draw.percent(25) {
+        spec["initContainers"] = containers(draw, 0);
+    }
+    if draw.percent(15) {
+        spec["resources"] = amounts(draw);
+    }
+}
+
+/// Requests and limits that are often equal.
+fn amounts(draw: &mut CaseRng) -> Value {
+    let list = |draw: &mut CaseRng| {
+        let mut list = Fields::default();
+        if draw.percent(85) {
+            list.put("cpu", draw.mostly(&["1", "1000m"], &["0", "2"]));
+        }
+        if draw.percent(85) {
+            list.put("memory", draw.mostly(&["1Gi", "1024Mi"], &["0", "2Gi"]));
+        }
+        if draw.percent(10) {
+            list.put("example.com/gpu", "1");
+        }
+        Value::from(list)
+    };
+    let limits = list(draw);
+    match draw.range(0, 9) {
+        0 | 1 => json!({}),
+        2 => json!({"requests": limits}),
+        3 => json!({"requests": list(draw), "limits": limits}),
+        _ => json!({"requests": limits, "limits": limits}),
+    }
+}
