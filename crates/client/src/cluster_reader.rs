@@ -1,6 +1,7 @@
 //! Reads the objects of a live cluster once, for `loadmaster explain`: lists of each kind, page by page.
 //!
-//! Nodes and pods are required. Another kind that may not be read, or that the cluster does not have, leads to a warning.
+//! Nodes and pods are required. Another kind of a snapshot that may not be read, or that the cluster does not have, leads to a warning;
+//! whether a missing additional kind matters is for the caller to say.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use loadmaster_api::document::Document;
 use loadmaster_api::snapshot::Snapshot;
 use loadmaster_stdx::Set;
 
-use crate::kinds::Kind;
+use crate::kinds::{ApiResource, Kind, UnreadCause};
 use crate::paged_list;
 pub use crate::read_cluster_error::ReadClusterError;
 
@@ -31,8 +32,10 @@ pub struct ClusterObjects {
     pub snapshot: Snapshot,
     /// The JSON of nodes, pods and additional kinds, as [`ClusterReadOptions`] requests.
     pub documents: Vec<(Kind, Document)>,
-    /// What could not be read and the consequence, one sentence each.
+    /// What could not be read of the snapshot and the consequence, one sentence each.
     pub warnings: Vec<String>,
+    /// The additional kinds that could not be read.
+    pub unread: Vec<(Kind, UnreadCause)>,
     /// The namespace of the current context.
     pub namespace: String,
 }
@@ -77,6 +80,7 @@ async fn read(
         snapshot: Snapshot::default(),
         documents: Vec::new(),
         warnings: Vec::new(),
+        unread: Vec::new(),
         namespace,
     };
     for kind in Kind::ALL.into_iter().chain(read_options.extra_kinds.iter().copied()) {
@@ -84,7 +88,7 @@ async fn read(
             paged_list::ListRequest { client: &client, server: &server, kind: kind.resource() };
         match paged_list::list_all_pages(&request).await {
             Ok(pages) => objects.add_kind(kind, pages, read_options)?,
-            Err(paged_list::ListError::Optional(warning)) => objects.warnings.push(warning),
+            Err(paged_list::ListError::Optional(cause)) => objects.add_unread(kind, cause),
             Err(paged_list::ListError::Fatal(error)) => return Err(*error),
         }
     }
@@ -107,6 +111,17 @@ impl ClusterObjects {
             self.documents.push((kind, pages));
         }
         Ok(())
+    }
+
+    fn add_unread(&mut self, kind: Kind, cause: UnreadCause) {
+        let ApiResource { group, resource, effect_if_missing, .. } = kind.resource();
+        match kind {
+            Kind::Dynamic(_) => self.unread.push((kind, cause)),
+            _ => {
+                let text = cause.text(group, &[resource]);
+                self.warnings.push(format!("{text}: {effect_if_missing}"));
+            }
+        }
     }
 }
 

@@ -205,13 +205,41 @@ impl ApiResource {
 
     /// The ClusterRole rule that allows the list.
     pub fn cluster_role_rule(&self) -> String {
-        format!("{{apiGroups: [{:?}], resources: [{}], verbs: [list]}}", self.group, self.resource)
+        list_rule(self.group, self.resource)
     }
 
     /// A permission as text, such as `list pods in core at cluster scope`.
     pub fn permission_text(&self, verb: &str) -> String {
         let group = if self.group.is_empty() { "core" } else { self.group };
         format!("{verb} {} in {group} at cluster scope", self.resource)
+    }
+}
+
+/// The ClusterRole rule that allows lists of resources, whose names are separated by commas.
+fn list_rule(group: &str, resources: &str) -> String {
+    format!("{{apiGroups: [{group:?}], resources: [{resources}], verbs: [list]}}")
+}
+
+/// Why an optional kind could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum UnreadCause {
+    /// The API server does not serve it.
+    NotServed,
+    /// RBAC does not allow it.
+    Forbidden,
+}
+
+impl UnreadCause {
+    /// The cause as text, for resources of one API group.
+    pub fn text(self, group: &str, resources: &[&str]) -> String {
+        let resources = resources.join(", ");
+        match self {
+            UnreadCause::NotServed => format!("this cluster has no {resources}"),
+            UnreadCause::Forbidden => {
+                let rule = list_rule(group, &resources);
+                format!("not allowed to list {resources} (missing rule: {rule})")
+            }
+        }
     }
 }
 

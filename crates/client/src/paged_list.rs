@@ -8,7 +8,7 @@ use kube::client::Body;
 use loadmaster_api::document::Document;
 use serde::Deserialize;
 
-use crate::kinds::ApiResource;
+use crate::kinds::{ApiResource, UnreadCause};
 use crate::read_cluster_error::ReadClusterError;
 use crate::status::{error_chain, percent_encode, status_message};
 
@@ -32,8 +32,8 @@ pub(crate) struct ListRequest<'a> {
 
 /// A kind cannot be listed.
 pub(crate) enum ListError {
-    /// The kind is optional: a warning.
-    Optional(String),
+    /// The kind is optional.
+    Optional(UnreadCause),
     Fatal(Box<ReadClusterError>),
 }
 
@@ -149,22 +149,11 @@ impl ListRequest<'_> {
         match status {
             401 => ReadClusterError::Unauthorized { server, message }.into(),
             403 if required => ReadClusterError::Forbidden { resource, message, rule }.into(),
-            403 => {
-                let why = format!("not allowed to list {resource} (missing rule: {rule})");
-                ListError::Optional(warning(self.kind, &why))
-            }
-            404 if !required => {
-                let why = format!("this cluster has no {resource}");
-                ListError::Optional(warning(self.kind, &why))
-            }
+            403 => ListError::Optional(UnreadCause::Forbidden),
+            404 if !required => ListError::Optional(UnreadCause::NotServed),
             _ => ReadClusterError::Unexpected { server, resource, status, message }.into(),
         }
     }
-}
-
-/// The warning for a kind that cannot be read, with the consequence.
-fn warning(kind: &ApiResource, why: &str) -> String {
-    format!("{why}: {}", kind.effect_if_missing)
 }
 
 fn continue_token(text: &str) -> String {

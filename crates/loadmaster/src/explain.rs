@@ -146,7 +146,7 @@ fn read(args: &Args, setup: &ProfilesAndGates) -> CommandResult<(Snapshot, Strin
         let reading = client::read_cluster(&options, &inputs.cluster_read_options())
             .map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
         reading.warnings.iter().for_each(|warning| print_to_stderr(&format!("warning: {warning}")));
-        inputs.read_live_objects(&reading.documents);
+        inputs.read_live_objects(&reading.documents, &reading.unread);
         return Ok((reading.snapshot, reading.namespace, inputs));
     }
     let documents = input::documents(&args.from)?;

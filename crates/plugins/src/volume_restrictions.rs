@@ -17,15 +17,15 @@ use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{ResultDependencies, RowDependency};
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, CycleState, CycleStateSlot, EvaluatorCx, EventObject,
-    EventResource, ExtensionPoints, Failure, Filter, Incremental, NodeInfo, NodeRow, ObjectSlot,
-    PluginDef, PluginError, PluginEvaluator, PodInfo, PodTemplate, PreFilter, PreFilterResult,
-    PrepareCx, PrepareResult, QueueingHint, Rejection, SerialCx, Sign, World,
+    ActionType, ClusterEvent, Code, Cx, CycleState, CycleStateSlot, Detail, EvaluatorCx,
+    EventObject, EventResource, Explain, ExtensionPoints, Failure, Filter, Incremental, NodeInfo,
+    NodeRow, ObjectSlot, PluginDef, PluginError, PluginEvaluator, PodInfo, PodTemplate, PreFilter,
+    PreFilterResult, PrepareCx, PrepareResult, QueueingHint, Rejection, SerialCx, Sign, World,
 };
 use serde_json::Value;
 
 use crate::DeclaredReasons;
-use crate::volumes::{self, NotFound, StorageKind, named_claims, names_claim};
+use crate::volumes::{self, NotFound, StorageKind, facts_detail, named_claims, names_claim};
 
 pub const NAME: &str = "VolumeRestrictions";
 
@@ -63,6 +63,7 @@ fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError>
     points.pre_filter = Some(plugin.clone());
     points.filter = Some(plugin.clone());
     points.sign = Some(plugin.clone());
+    points.explain = Some(plugin.clone());
     points.incremental = Some(plugin);
     points.register_event(
         ClusterEvent::new(EventResource::Pod, ActionType::DELETE),
@@ -208,6 +209,48 @@ impl Filter for VolumeRestrictions {
         };
         if n_conflicts > 0 { Err(Rejection::unschedulable(REASON_CLAIM)) } else { Ok(()) }
     }
+}
+
+impl Explain for VolumeRestrictions {
+    /// The pods that use the pod's claims with the access mode ReadWriteOncePod.
+    fn pod_details(&self, cx: Cx<'_>, pod: &PodInfo) -> Vec<Detail> {
+        let exclusive = self.exclusive_claims(cx.world, pod).unwrap_or_default();
+        let namespace = &pod.template.namespace;
+        let facts =
+            exclusive.names.iter().flat_map(|claim| claim_users(cx.world, namespace, claim));
+        facts_detail("usedClaims", facts)
+    }
+
+    /// The pods that use the pod's disks.
+    fn node_details(&self, _cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Vec<Detail> {
+        let facts = pod.template.spec.volumes.iter().filter_map(|volume| {
+            let disk = volume.disk.as_deref();
+            let user = node.pods().find(|other| conflicts_with(other, disk.into_iter()))?;
+            let (volume, namespace, name) = (&volume.name, &user.template.namespace, &user.name);
+            Some(format!("the disk of volume {volume} is used by pod {namespace}/{name}"))
+        });
+        facts_detail("usedDisks", facts)
+    }
+}
+
+/// For each assigned pod that names the claim, that it uses it.
+fn claim_users(world: &World, namespace: &Str, claim: &Str) -> Vec<String> {
+    let users = world.claim_users(namespace, claim).iter();
+    let mut rows: Vec<NodeRow> = users.map(|user| user.row).collect();
+    rows.sort_unstable();
+    rows.dedup();
+    let mut facts = Vec::new();
+    for node in rows.into_iter().filter_map(|row| world.node(row)) {
+        let is_user = |pod: &PodInfo| {
+            pod.template.namespace == *namespace
+                && named_claims(&pod.template).any(|name| name == claim)
+        };
+        let users = node.pods().filter(|pod| is_user(pod)).map(|pod| &pod.name);
+        facts.extend(users.map(|user| {
+            format!("{claim} (ReadWriteOncePod) is used by pod {user} on node {}", node.name())
+        }));
+    }
+    facts
 }
 
 fn after_pod_deleted(hint_args: &QueueingHintArgs<'_>) -> Result<QueueingHint, Failure> {

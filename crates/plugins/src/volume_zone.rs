@@ -16,17 +16,17 @@ use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{ResultDependencies, RowDependency};
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EvaluatorCx, EventObject, EventResource,
-    ExtensionPoints, Failure, Filter, Incremental, NodeInfo, NodeRow, ObjectSlot, PluginDef,
-    PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult, PrepareCx, PrepareResult,
-    QueueingHint, Rejection, SerialCx, Sign, World,
+    ActionType, ClusterEvent, Code, Cx, CycleStateSlot, Detail, EvaluatorCx, EventObject,
+    EventResource, Explain, ExtensionPoints, Failure, Filter, Incremental, NodeInfo, NodeRow,
+    ObjectSlot, PluginDef, PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult,
+    PrepareCx, PrepareResult, QueueingHint, Rejection, SerialCx, Sign, World,
 };
 use serde_json::Value;
 
 use crate::DeclaredReasons;
 use crate::volumes::{
-    self, NotFound, StorageKind, WAIT_FOR_FIRST_CONSUMER, binding_mode_not_set, named_claims,
-    names_claim,
+    self, NotFound, StorageKind, WAIT_FOR_FIRST_CONSUMER, binding_mode_not_set, facts_detail,
+    named_claims, names_claim, shown_labels, shown_values,
 };
 
 pub const NAME: &str = "VolumeZone";
@@ -74,6 +74,7 @@ fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError>
     points.pre_filter = Some(plugin.clone());
     points.filter = Some(plugin.clone());
     points.sign = Some(plugin.clone());
+    points.explain = Some(plugin.clone());
     points.incremental = Some(plugin);
     points.register_event(
         ClusterEvent::new(EventResource::StorageClass, ActionType::ADD),
@@ -188,6 +189,27 @@ impl Filter for VolumeZone {
             }
         };
         if is_match { Ok(()) } else { Err(Rejection::unresolvable(REASON)) }
+    }
+}
+
+impl Explain for VolumeZone {
+    /// The volumes in other zones or regions.
+    fn node_details(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Vec<Detail> {
+        let (claims, volumes) = (cx.objects(&self.claims), cx.objects(&self.volumes));
+        let facts = named_claims(&pod.template).filter_map(|name| {
+            let claim = claims.get(&pod.template.namespace, name)?;
+            let volume = volumes.get("", &claim.spec.volume_name)?;
+            let topologies: Vec<VolumeTopology> = topologies(&volume.metadata.labels).collect();
+            if matches(node.labels(), &topologies) {
+                return None;
+            }
+            let zones = topologies.iter().map(|it| shown_values(it.key, "in", it.values.iter()));
+            let zones = zones.collect::<Vec<_>>().join(" and ");
+            let has = shown_labels(node.labels(), topologies.iter().map(|it| it.key));
+            let volume = &volume.metadata.name;
+            Some(format!("volume {volume} of claim {name} is in {zones}, the node has {has}"))
+        });
+        facts_detail("zones", facts)
     }
 }
 

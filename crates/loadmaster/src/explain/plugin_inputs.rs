@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use loadmaster_api::document::Document;
 use loadmaster_api::snapshot::{ObjectWithOrigin, Snapshot};
 use loadmaster_api::{ExtraFields, ExtraFieldsByKind, Node, ObjectMeta, Pod, Str};
+use loadmaster_client::kinds::UnreadCause;
 use loadmaster_client::{ClusterReadOptions, Kind};
 use loadmaster_engine::Profile;
 use loadmaster_framework::api_calls::ObjectRef;
@@ -22,9 +23,10 @@ pub(super) struct PluginInputs {
     watched: Vec<(Gvr, WatchRequirement)>,
     /// Objects by kind. A kind is present if there are objects or it was read from the cluster.
     objects: BTreeMap<Gvr, Vec<Value>>,
+    /// Kinds that could not be read from the cluster.
+    unread: BTreeMap<Gvr, UnreadCause>,
     pods: BTreeMap<(String, String), Value>,
     nodes: BTreeMap<String, Value>,
-    is_live: bool,
 }
 
 impl PluginInputs {
@@ -41,9 +43,9 @@ impl PluginInputs {
             needs,
             watched,
             objects: BTreeMap::new(),
+            unread: BTreeMap::new(),
             pods: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            is_live: false,
         }
     }
 
@@ -58,20 +60,20 @@ impl PluginInputs {
         }
     }
 
-    pub fn read_live_objects(&mut self, documents: &[(Kind, Document)]) {
-        self.is_live = true;
+    pub fn read_live_objects(
+        &mut self,
+        documents: &[(Kind, Document)],
+        unread: &[(Kind, UnreadCause)],
+    ) {
         for (kind, pages) in documents {
             let items = values(pages).into_iter().flat_map(items);
             match kind {
                 Kind::Pod => items.for_each(|pod| self.take_pod(pod)),
                 Kind::Node => items.for_each(|node| self.take_node(node)),
-                _ => {
-                    let resource = kind.resource();
-                    let gvr = Gvr::new(resource.group, resource.version, resource.resource);
-                    self.objects.entry(gvr).or_default().extend(items);
-                }
+                _ => self.objects.entry(gvr_of(*kind)).or_default().extend(items),
             }
         }
+        self.unread.extend(unread.iter().map(|(kind, cause)| (gvr_of(*kind), *cause)));
     }
 
     pub fn read_saved_objects(&mut self, documents: &[Document]) {
@@ -125,6 +127,7 @@ impl PluginInputs {
             world.watch_objects(watch);
         }
         let is_watched = |gvr: &Gvr| profile.watches.iter().any(|watch| watch.kind == *gvr);
+        let mut missing = Vec::new();
         for (gvr, presence) in self.watched.iter().filter(|(gvr, _)| is_watched(gvr)) {
             match self.objects.get(gvr) {
                 Some(objects) => {
@@ -138,9 +141,11 @@ impl PluginInputs {
                     errors.for_each(|error| print_to_stderr(&format!("warning: {error}")));
                 }
                 None if is_about_volumes(gvr) && !has_volumes(pod) => {}
-                None => self.note_missing(gvr, *presence),
+                None => missing.push((gvr, *presence)),
             }
         }
+        let notes = self.notes_on_missing_kinds(&missing);
+        notes.iter().for_each(|note| print_to_stderr(&format!("note: {note}")));
         for plugin in profile.plugins.iter().filter(|plugin| plugin.publish_handler.is_some()) {
             let name = plugin.name;
             print_to_stderr(&format!(
@@ -149,16 +154,50 @@ impl PluginInputs {
         }
     }
 
-    fn note_missing(&self, gvr: &Gvr, presence: WatchRequirement) {
-        let where_ = if self.is_live { "could not be read" } else { "are not among the objects" };
-        let instead = match presence {
-            WatchRequirement::Required => {
-                "a scheduler does not schedule pods before it has read them"
-            }
-            WatchRequirement::Optional => "plugins that watch them see none",
-        };
-        print_to_stderr(&format!("note: objects of {gvr} {where_}: {instead}"));
+    /// One sentence for all kinds with the same cause and consequence, in which a missing rule is one of an API group.
+    fn notes_on_missing_kinds(&self, missing: &[(&Gvr, WatchRequirement)]) -> Vec<String> {
+        let mut groups: BTreeMap<_, Vec<&Gvr>> = BTreeMap::new();
+        for (gvr, presence) in missing {
+            let cause = self.unread.get(gvr).copied();
+            // That there are none among saved objects does not mean that the cluster does not serve the kind.
+            let presence = cause.map_or(WatchRequirement::Optional, |_| *presence);
+            let group = gvr.group.as_str();
+            let api_group = if cause == Some(UnreadCause::Forbidden) { group } else { "" };
+            groups.entry((cause, presence, api_group)).or_default().push(gvr);
+        }
+        let notes = groups.into_iter().map(|((cause, presence, api_group), kinds)| {
+            let why = match cause {
+                Some(cause) => {
+                    let names: Vec<&str> = kinds.iter().map(|gvr| gvr.resource.as_str()).collect();
+                    cause.text(api_group, &names)
+                }
+                None => {
+                    let names: Vec<String> = kinds.into_iter().map(resource_name).collect();
+                    format!("there are no {} among the saved objects", names.join(", "))
+                }
+            };
+            let instead = match presence {
+                WatchRequirement::Required => {
+                    "a scheduler does not schedule pods before it has read them"
+                }
+                WatchRequirement::Optional => "plugins that watch them see none",
+            };
+            format!("{why}: {instead}")
+        });
+        notes.collect()
     }
+}
+
+/// A resource as kubectl accepts it, such as `csinodes.storage.k8s.io`.
+fn resource_name(gvr: &Gvr) -> String {
+    let dot = if gvr.group.is_empty() { "" } else { "." };
+    format!("{}{dot}{}", gvr.resource, gvr.group)
+}
+
+/// The resource of a kind that plugins watch.
+fn gvr_of(kind: Kind) -> Gvr {
+    let resource = kind.resource();
+    Gvr::new(resource.group, resource.version, resource.resource)
 }
 
 /// Whether the in-tree volume plugins read the kind; it matters only to pods with volumes.
@@ -336,7 +375,7 @@ spec: {containers: [{name: main}]}
             let mut kinds = options.extra_kinds.into_iter();
             let teams = kinds.find(|kind| kind.resource().resource == "teams").unwrap();
             all.extend(team.map(|team| pages(teams, team)));
-            inputs.read_live_objects(&all);
+            inputs.read_live_objects(&all, &[]);
         } else {
             documents.extend(team.map(|team| Document::new("team.yaml", team)));
             inputs.read_saved_objects(&documents);
@@ -350,6 +389,41 @@ spec: {containers: [{name: main}]}
         let why =
             explanation.pre_filter.map(|status| status.reasons.join(", ")).unwrap_or_default();
         assert_eq!(format!("{}{why}", explanation.best.join(" ")), want);
+    }
+
+    #[test]
+    fn missing_kinds_are_noted_in_few_sentences() {
+        let [claims, nodes, classes, teams] = [
+            Gvr::new("", "v1", "persistentvolumeclaims"),
+            Gvr::new("storage.k8s.io", "v1", "csinodes"),
+            Gvr::new("storage.k8s.io", "v1", "storageclasses"),
+            Gvr::new("example.com", "v1", "teams"),
+        ];
+        let (optional, required) = (WatchRequirement::Optional, WatchRequirement::Required);
+        let missing =
+            [(&claims, optional), (&nodes, optional), (&classes, optional), (&teams, required)];
+        let check = |unread: &[(&Gvr, UnreadCause)], want: &[&str]| {
+            let mut inputs = PluginInputs::for_profiles(&[]);
+            inputs.unread.extend(unread.iter().map(|(gvr, cause)| ((*gvr).clone(), *cause)));
+            assert_eq!(inputs.notes_on_missing_kinds(&missing), want);
+        };
+        check(
+            &[],
+            &[
+                "there are no persistentvolumeclaims, csinodes.storage.k8s.io, storageclasses.storage.k8s.io, teams.example.com among the saved objects: plugins that watch them see none",
+            ],
+        );
+        let wait = "a scheduler does not schedule pods before it has read them";
+        let forbidden = [&claims, &nodes, &classes].map(|gvr| (gvr, UnreadCause::Forbidden));
+        let unread = [&forbidden[..], &[(&teams, UnreadCause::NotServed)]].concat();
+        check(
+            &unread,
+            &[
+                &format!("this cluster has no teams: {wait}"),
+                r#"not allowed to list persistentvolumeclaims (missing rule: {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [list]}): plugins that watch them see none"#,
+                r#"not allowed to list csinodes, storageclasses (missing rule: {apiGroups: ["storage.k8s.io"], resources: [csinodes, storageclasses], verbs: [list]}): plugins that watch them see none"#,
+            ],
+        );
     }
 
     #[test]

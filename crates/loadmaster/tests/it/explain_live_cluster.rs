@@ -19,7 +19,9 @@ const PODS: [&str; 2] = [
  {"name":"main","resources":{"requests":{"cpu":"1500m"}}}]},"status":{"phase":"Running"}}]}"#,
     r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[
 {"metadata":{"name":"web","namespace":"shop"},"spec":{"containers":[
- {"name":"main","resources":{"requests":{"cpu":"1"}}}]},"status":{"phase":"Pending"}}]}"#,
+ {"name":"main","resources":{"requests":{"cpu":"1"}}}]},"status":{"phase":"Pending"}},
+{"metadata":{"name":"db","namespace":"shop"},"spec":{"containers":[{"name":"main"}],
+ "volumes":[{"name":"data","persistentVolumeClaim":{"claimName":"data"}}]},"status":{"phase":"Pending"}}]}"#,
 ];
 
 fn answer(mut stream: &TcpStream) -> std::io::Result<()> {
@@ -42,8 +44,8 @@ fn answer(mut stream: &TcpStream) -> std::io::Result<()> {
     )
 }
 
-#[test]
-fn a_live_cluster_is_explained() {
+/// A folder with the kubeconfig of a cluster that serves few kinds.
+fn cluster() -> Folder {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = format!("http://127.0.0.1:{}", listener.local_addr().unwrap().port());
     std::thread::spawn(move || {
@@ -57,8 +59,12 @@ fn a_live_cluster_is_explained() {
          users: [{{name: me, user: {{token: secret}}}}]\n\
          contexts: [{{name: here, context: {{cluster: it, user: me, namespace: shop}}}}]\n"
     );
-    let folder = Folder::new().with("kubeconfig", &kubeconfig);
-    let text = folder.run(&["explain", "web", "--kubeconfig", "kubeconfig"]);
+    Folder::new().with("kubeconfig", &kubeconfig)
+}
+
+#[test]
+fn a_live_cluster_is_explained() {
+    let text = cluster().run(&["explain", "web", "--kubeconfig", "kubeconfig"]);
     expect![[r#"
         shop/web fits none of 1 node
           0/1 nodes are available: 1 Insufficient cpu.
@@ -75,15 +81,20 @@ fn a_live_cluster_is_explained() {
         2> warning: not allowed to list statefulsets (missing rule: {apiGroups: ["apps"], resources: [statefulsets], verbs: [list]}): default spreading of pods over zones may be scored differently
         2> warning: this cluster has no poddisruptionbudgets: preemption ignores PodDisruptionBudgets
         2> warning: this cluster has no priorityclasses: priorities are read from the pods only
-        2> warning: this cluster has no persistentvolumeclaims: plugins that watch it see no objects
-        2> warning: this cluster has no persistentvolumes: plugins that watch it see no objects
-        2> warning: this cluster has no csidrivers: plugins that watch it see no objects
-        2> warning: this cluster has no csinodes: plugins that watch it see no objects
-        2> warning: this cluster has no csistoragecapacities: plugins that watch it see no objects
-        2> warning: this cluster has no storageclasses: plugins that watch it see no objects
-        2> warning: this cluster has no volumeattachments: plugins that watch it see no objects
         exit 1
     "#]].assert_eq(&text);
+}
+
+#[test]
+fn missing_kinds_around_volumes_are_one_note_of_a_pod_with_volumes() {
+    let text = cluster().run(&["explain", "db", "--kubeconfig", "kubeconfig"]);
+    let notes: Vec<&str> = text.lines().filter(|line| line.starts_with("2> note")).collect();
+    assert_eq!(
+        notes,
+        [
+            "2> note: this cluster has no persistentvolumeclaims, persistentvolumes, csidrivers, csinodes, csistoragecapacities, storageclasses, volumeattachments: a scheduler does not schedule pods before it has read them"
+        ]
+    );
 }
 
 #[test]

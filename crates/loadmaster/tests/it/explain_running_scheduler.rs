@@ -1,12 +1,11 @@
 //! `loadmaster explain --server` with a running scheduler: the API server, `loadmaster run` and `loadmaster explain` are separate
 //! processes.
 
-use std::net::TcpListener;
-
 use expect_test::expect;
 use serde_json::{Value, json};
 
-use crate::process::{Client, Folder, Running, wait_until};
+use crate::process::wait_until;
+use crate::running_scheduler::TestCluster;
 
 fn pod(name: &str, spec: Value) -> Value {
     let mut pod = json!({
@@ -19,75 +18,25 @@ fn pod(name: &str, spec: Value) -> Value {
     pod
 }
 
-struct TestCluster {
-    folder: Folder,
-    scheduler: Running,
-    _apiserver: Running,
-    server: String,
-}
-
 /// Two nodes; `web` is feasible, `db` is unschedulable, `gated` is gated.
 fn cluster() -> TestCluster {
-    let folder = Folder::new();
-    let api = folder.start(&["apiserver", "--kubeconfig", "kubeconfig"], "api.log");
-    wait_until("the API server", || folder.read("api.log").contains("try:").then_some(()));
-    let client = Client::new(folder.path("kubeconfig"));
-    for name in ["a", "b"] {
-        let status = json!({"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}});
-        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status});
-        client.create("/api/v1/nodes", &node);
-    }
-    let pods = "/api/v1/namespaces/default/pods";
-    client.create(pods, &pod("web", json!({})));
-    client.create(pods, &pod("db", json!({"nodeSelector": {"disk": "ssd"}})));
-    let gates = json!({"schedulingGates": [{"name": "example.com/quota"}]});
-    client.create(pods, &pod("gated", gates));
-    let account =
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reader"}});
-    let accounts = "/api/v1/namespaces/default/serviceaccounts";
-    client.create(accounts, &account);
-    let rules = json!([{"nonResourceURLs": ["/explain/*"], "verbs": ["get"]}]);
-    let rbac = "/apis/rbac.authorization.k8s.io/v1";
-    client.create(
-        &format!("{rbac}/clusterroles"),
-        &json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "explain-reader"}, "rules": rules}),
-    );
-    client.create(
-        &format!("{rbac}/clusterrolebindings"),
-        &json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "explain-reader"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "explain-reader"},
-            "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "reader"}],
-        }),
-    );
-    let wanted = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}});
-    let token = client.create(&format!("{accounts}/reader/token"), &wanted);
-    std::fs::write(folder.path("token"), token["status"]["token"].as_str().unwrap()).unwrap();
-    // A free port.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let flags =
-        ["run", "--kubeconfig=kubeconfig", "--leader-elect=false", "--bind-address=127.0.0.1"];
-    let own = [format!("--secure-port={port}"), "--cert-dir=certs".to_owned(), "-v=3".to_owned()];
-    let args: Vec<&str> = flags.into_iter().chain(own.iter().map(String::as_str)).collect();
-    let scheduler = folder.start(&args, "run.log");
-    let server = format!("https://127.0.0.1:{port}");
-    let cluster = TestCluster { folder, scheduler, _apiserver: api, server };
-    wait_until("a scheduling attempt of db, and the end of its backoff", || {
-        let text = cluster.explain(&["default/db", "--last"]);
-        (text.contains("attempt 1 ended") && !text.contains("in backoff until")).then_some(())
+    let cluster = TestCluster::start(|client| {
+        for name in ["a", "b"] {
+            let status = json!({"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}});
+            let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status});
+            client.create("/api/v1/nodes", &node);
+        }
+        let pods = "/api/v1/namespaces/default/pods";
+        client.create(pods, &pod("web", json!({})));
+        client.create(pods, &pod("db", json!({"nodeSelector": {"disk": "ssd"}})));
+        let gates = json!({"schedulingGates": [{"name": "example.com/quota"}]});
+        client.create(pods, &pod("gated", gates));
     });
+    cluster.wait_for_attempt("default/db");
     wait_until("web to be assigned", || {
         cluster.explain(&["default/web", "--last"]).contains(" is assigned to ").then_some(())
     });
     cluster
-}
-
-impl TestCluster {
-    fn explain(&self, args: &[&str]) -> String {
-        let who = ["--certificate-authority", "certs/kube-scheduler.crt", "--token-file", "token"];
-        let server = ["explain", "--server", &self.server];
-        self.folder.run(&[&server[..], &who, args].concat())
-    }
 }
 
 /// The text without times, and with a fixed name for the randomly selected node.

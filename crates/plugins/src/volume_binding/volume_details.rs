@@ -9,7 +9,9 @@ use loadmaster_api::{
 };
 use loadmaster_framework::{Cx, Detail, Explain, ExtensionPoints, NodeInfo, ObjectSlot, PodInfo};
 
-use crate::volumes::{StorageKind, WAIT_FOR_FIRST_CONSUMER};
+use crate::volumes::{
+    StorageKind, WAIT_FOR_FIRST_CONSUMER, facts_detail, shown_labels, shown_values,
+};
 
 /// The details of VolumeBinding.
 pub(crate) struct VolumeDetails {
@@ -154,7 +156,7 @@ impl Explain for VolumeDetails {
                 None => format!("{name} does not exist"),
             }
         });
-        detail("claims", states.collect())
+        facts_detail("claims", states)
     }
 
     fn node_details(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Vec<Detail> {
@@ -162,12 +164,8 @@ impl Explain for VolumeDetails {
         let facts = claims.filter_map(|claim| {
             self.inaccessible(cx, claim, node).or_else(|| self.supply(cx, claim, node))
         });
-        detail("volumes", facts.collect())
+        facts_detail("volumes", facts)
     }
-}
-
-fn detail(name: &'static str, facts: Vec<String>) -> Vec<Detail> {
-    if facts.is_empty() { Vec::new() } else { vec![Detail::new(name, facts.join("; "))] }
 }
 
 fn is_accessible(volume: &PersistentVolume, node: NodeInfo<'_>) -> bool {
@@ -197,38 +195,21 @@ fn shown_selector(selector: &NodeSelector) -> String {
 fn shown_requirement(requirement: &Requirement) -> String {
     let Requirement { key, operator, values } = requirement;
     match &**operator {
-        "In" => shown_values(key, "in", values),
-        "NotIn" => shown_values(key, "not in", values),
+        "In" => shown_values(key, "in", values.iter()),
+        "NotIn" => shown_values(key, "not in", values.iter()),
         "Exists" => key.to_string(),
         "DoesNotExist" => format!("!{key}"),
-        _ => shown_values(key, operator, values),
+        _ => shown_values(key, operator, values.iter()),
     }
-}
-
-fn shown_values(key: &str, operator: &str, values: &[loadmaster_api::Str]) -> String {
-    let values: Vec<&str> = values.iter().map(|value| &**value).collect();
-    format!("{key} {operator} ({})", values.join(", "))
 }
 
 fn shown_topologies(topologies: &[TopologySelectorTerm]) -> String {
     let terms = topologies.iter().map(|term| {
         let requirements = term.match_label_expressions.iter();
-        let shown = requirements.map(|one| shown_values(&one.key, "in", &one.values));
+        let shown = requirements.map(|one| shown_values(&one.key, "in", one.values.iter()));
         shown.collect::<Vec<String>>().join(" and ")
     });
     terms.collect::<Vec<String>>().join(" or ")
-}
-
-/// The values of some labels of a node: `zone=a`, or `no zone`.
-fn shown_labels<'a>(labels: &Labels, keys: impl Iterator<Item = &'a str>) -> String {
-    let mut keys: Vec<&str> = keys.collect();
-    keys.sort_unstable();
-    keys.dedup();
-    let shown = keys.iter().map(|key| match labels.get(key) {
-        Some(value) => format!("{key}={value}"),
-        None => format!("no {key}"),
-    });
-    shown.collect::<Vec<String>>().join(", ")
 }
 
 #[cfg(test)]

@@ -149,3 +149,28 @@ fn pods_share_their_key_unless_disks_or_exclusive_claims_differ() {
     assert!(are_equal(disk("x"), disk("x")));
     bench.check_key(with_volumes("web", uses("own"))).unwrap();
 }
+
+#[test]
+fn explain_names_the_pods_that_use_claims_and_disks() {
+    let disk = |read_only: bool| json!([{"name": "v", "gcePersistentDisk": {"pdName": "d", "readOnly": read_only}}]);
+    let check = |wanted: Value, used: Value, want: &[&str]| {
+        let mut bench = bench(used);
+        bench.add_assigned_pod("b", with_volumes("new", uses("own"))).unwrap();
+        assert_eq!(bench.explain(with_volumes("web", wanted)).unwrap(), want);
+    };
+    let user = |pod: &str, node: &str| {
+        format!("own (ReadWriteOncePod) is used by pod {pod} on node {node}")
+    };
+    let of_new = user("new", "b");
+    check(uses("own"), json!([]), &[&format!("pod: usedClaims={of_new}")]);
+    let both = format!("pod: usedClaims={}; {of_new}", user("old", "a"));
+    check(uses("own"), uses("own"), &[&both]);
+    check(uses("shared"), uses("shared"), &[]);
+    check(uses("gone"), json!([]), &[]);
+    check(
+        disk(false),
+        disk(true),
+        &["a: usedDisks=the disk of volume v is used by pod default/old"],
+    );
+    check(disk(true), disk(true), &[]);
+}

@@ -112,3 +112,23 @@ fn pods_share_their_key_if_their_volumes_are_in_the_same_zones() {
     assert!(!bench.have_equal_keys(uses("data"), uses("other")).unwrap());
     bench.check_key(uses("data")).unwrap();
 }
+
+#[test]
+fn explain_names_the_zones_of_volumes() {
+    let check = |labels: Value, want: &[&str]| {
+        let mut bench = bench(json!({"volumeName": "pv"}), labels);
+        assert_eq!(bench.explain(uses("data")).unwrap(), want);
+    };
+    let wants = "volume pv of claim data is in topology.kubernetes.io/zone in (a, c) and topology.kubernetes.io/region in (r)";
+    check(
+        json!({ZONE: "a__c", REGION: "r"}),
+        &[
+            &format!("a: zones={wants}, the node has no {REGION}, {ZONE}=a"),
+            &format!("b: zones={wants}, the node has {REGION}=r, {ZONE}=b"),
+            &format!("old: zones={wants}, the node has no {REGION}, no {ZONE}"),
+        ],
+    );
+    check(json!({}), &[]);
+    let mut bench = bench(json!({"volumeName": "gone"}), json!({}));
+    assert_eq!(bench.explain(uses("data")).unwrap(), [""; 0]);
+}
