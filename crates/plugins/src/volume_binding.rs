@@ -219,7 +219,7 @@ impl PreFilter for VolumeBinding {
         let cache = self.cache(evaluator_cx)?;
         let (resolved, delayed) = self.slots.claims.resolve(evaluator_cx, cache, &claims)?;
         let state = PodState {
-            claims: Arc::new(compile(resolved, &delayed)?),
+            claims: Arc::new(compile(resolved, &delayed)),
             delayed: delayed.iter().map(|claim| claim.metadata.name.clone()).collect(),
             binding: bind_volumes::BindingState::default(),
         };

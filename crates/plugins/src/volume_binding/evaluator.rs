@@ -41,11 +41,10 @@ impl VolumeBindingEvaluator {
         let is_translated = |volume: &BoundVolume| {
             !matches!(volume, BoundVolume::InTree { translated: Err(_), .. })
         };
-        let Some(compiled) =
-            compile(claims.clone(), &[]).ok().filter(|_| claims.bound.iter().all(is_translated))
-        else {
+        let compiled = compile(claims.clone(), &[]);
+        if compiled.has_invalid_selector() || !claims.bound.iter().all(is_translated) {
             return PrepareResult::PerNode;
-        };
+        }
         let restricted = |volume: &BoundVolume| match volume {
             BoundVolume::Restricted(affinity) => Some(affinity.clone()),
             BoundVolume::Missing | BoundVolume::InTree { .. } => None,
@@ -71,7 +70,7 @@ impl VolumeBindingEvaluator {
         }))
     }
 
-    /// `None` if the state is missing, or a volume cannot be translated, which [`VolumeBindingEvaluator::prepare`] excludes.
+    /// `None` if the state is missing, or in the cases that [`VolumeBindingEvaluator::prepare`] excludes.
     fn find(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> Option<NodeVolumes> {
         let node = cx.nodes().node(row)?;
         let cache = cx.states.get(self.cache)?;

@@ -9,6 +9,7 @@ use loadmaster_api::{
 };
 use loadmaster_framework::watched_objects::ObjectLister;
 use loadmaster_framework::{Failure, Reason, Rejection};
+use loadmaster_stdx::Map;
 use smallvec::SmallVec;
 
 use super::assume_cache::{AssumeCache, UnboundVolume};
@@ -32,6 +33,8 @@ pub(super) struct CompiledClaims {
     delayed: Vec<CompiledClaim>,
     /// The claims without a selected node, the smallest first.
     by_size: Vec<usize>,
+    /// The first of them whose selector is invalid fails Filter on every node.
+    invalid_selector: Option<Failure>,
 }
 
 #[derive(Debug)]
@@ -93,11 +96,8 @@ impl NodeVolumes {
     }
 }
 
-/// The claims with invalid selectors are reported by name, so they need the objects.
-pub(super) fn compile(
-    claims: PodClaims,
-    objects: &[&PersistentVolumeClaim],
-) -> Result<CompiledClaims, Failure> {
+/// The first claim with an invalid selector is reported by name, which needs the objects.
+pub(super) fn compile(claims: PodClaims, objects: &[&PersistentVolumeClaim]) -> CompiledClaims {
     let compile_affinity = |affinity: &NodeSelector| CompiledNodeSelector::new(affinity);
     let bound = claims.bound.iter().map(|volume| match volume {
         BoundVolume::Missing => CompiledVolume::Missing,
@@ -113,16 +113,17 @@ pub(super) fn compile(
     });
     let bound = bound.collect();
     let mut delayed = Vec::with_capacity(claims.delayed.len());
+    let mut invalid_selectors: Map<usize, Failure> = Map::default();
     for (at, claim) in claims.delayed.into_iter().enumerate() {
         let selector = claim.selector.as_deref().map(|selector| Selector::new(Some(selector)));
-        let selector = selector.transpose().map_err(|error| {
+        let selector = selector.transpose().unwrap_or_else(|error| {
             let name = objects.get(at).map_or_else(String::new, |claim| {
                 format!("{}/{}", claim.metadata.namespace, claim.metadata.name)
             });
-            Failure::new(format!(
-                "error creating internal label selector for claim: {name}: {error}"
-            ))
-        })?;
+            let text = format!("error creating internal label selector for claim: {name}: {error}");
+            invalid_selectors.insert(at, Failure::new(text));
+            None
+        });
         let topologies = compile_topologies(&claim.allowed_topologies);
         let request = claim.request.unwrap_or_default();
         delayed.push(CompiledClaim { request, selector, topologies, claim });
@@ -130,7 +131,8 @@ pub(super) fn compile(
     let mut by_size: Vec<usize> =
         (0..delayed.len()).filter(|at| delayed[*at].claim.selected_node.is_none()).collect();
     by_size.sort_by(|a, b| delayed[*a].request.cmp(&delayed[*b].request));
-    Ok(CompiledClaims { bound, delayed, by_size })
+    let invalid_selector = by_size.iter().find_map(|at| invalid_selectors.remove(at));
+    CompiledClaims { bound, delayed, by_size, invalid_selector }
 }
 
 /// What a pod's volumes are compared with.
@@ -161,6 +163,11 @@ impl CompiledClaims {
         !self.delayed.is_empty()
     }
 
+    /// Whether Filter fails on every node, with a text that names the claim.
+    pub fn has_invalid_selector(&self) -> bool {
+        self.invalid_selector.is_some()
+    }
+
     /// A delayed claim.
     pub fn claim(&self, index: usize) -> &DelayedClaim {
         &self.delayed[index].claim
@@ -170,7 +177,7 @@ impl CompiledClaims {
     ///
     /// # Errors
     ///
-    /// When a bound in-tree volume cannot be translated.
+    /// When a bound in-tree volume cannot be translated, or the selector of a claim is invalid.
     pub fn find(&self, cx: NodeCx<'_>) -> Result<NodeVolumes, Failure> {
         let mut found = NodeVolumes::default();
         self.check_bound(cx, &mut found.conflicts)?;
@@ -182,6 +189,9 @@ impl CompiledClaims {
         }
         let mut to_provision: SmallVec<[usize; 4]> =
             all.filter(|at| selected(at).is_some()).collect();
+        if let Some(failure) = &self.invalid_selector {
+            return Err(failure.clone());
+        }
         for at in &self.by_size {
             match self.find_volume(cx, *at, &found) {
                 Some(volume) => found.bindings.push((*at, volume)),
