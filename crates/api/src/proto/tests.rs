@@ -160,6 +160,11 @@ fn absent_and_empty_differ_where_json_distinguishes_them() {
     };
     let json = r#"{"spec":{"preemptionPolicy":"","resources":{},"affinity":{},"priority":0}}"#;
     check::<Pod>(&wire::Pod { spec: Some(spec), ..Default::default() }, json);
+    let on_host = wire::PodSpec { host_users: Some(false), ..Default::default() };
+    check::<Pod>(
+        &wire::Pod { spec: Some(on_host), ..Default::default() },
+        r#"{"spec":{"hostUsers":false}}"#,
+    );
     let class = wire::PriorityClass { value: -5, global_default: true, ..Default::default() };
     check::<PriorityClass>(&class, r#"{"value":-5,"globalDefault":true}"#);
     let spec = wire::ReplicasSpec {
@@ -176,6 +181,22 @@ fn absent_and_empty_differ_where_json_distinguishes_them() {
     let service = wire::ObjectWithMapSelector { metadata: None, spec: Some(spec) };
     check::<Service>(&service, r#"{"spec":{"selector":{"a":"b"}}}"#);
     check::<ReplicationController>(&service, r#"{"spec":{"selector":{"a":"b"}}}"#);
+}
+
+#[test]
+fn declared_features_and_what_needs_them() {
+    use messages as wire;
+    let declared_features = vec!["A".to_owned(), "B".to_owned()];
+    let status = wire::NodeStatus { declared_features, ..Default::default() };
+    let node = wire::Node { status: Some(status), ..Default::default() };
+    check::<Node>(&node, r#"{"status":{"declaredFeatures":["A","B"]}}"#);
+    let rule = wire::ContainerRestartRule { action: "RestartAllContainers".to_owned() };
+    let container = wire::Container { restart_policy_rules: vec![rule], ..Default::default() };
+    let spec = wire::PodSpec { containers: vec![container], ..Default::default() };
+    check::<Pod>(
+        &wire::Pod { spec: Some(spec), ..Default::default() },
+        r#"{"spec":{"containers":[{"restartPolicyRules":[{"action":"RestartAllContainers","exitCodes":{"values":[1]}}]}]}}"#,
+    );
 }
 
 #[test]

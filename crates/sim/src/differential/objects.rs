@@ -38,6 +38,8 @@ pub(super) fn random_node(rng: &mut Rng, name: &str, n_racks: u64) -> Option<Nod
             images.push(json!({"names": [image], "sizeBytes": size}));
         }
     }
+    let features: &[&str] =
+        if rng.one_in(4) { &[] } else { &["RestartAllContainersOnContainerExits"] };
     decode(json!({
         "metadata": {"name": name, "labels": labels},
         "spec": {"taints": taints, "unschedulable": rng.one_in(20)},
@@ -49,6 +51,7 @@ pub(super) fn random_node(rng: &mut Rng, name: &str, n_racks: u64) -> Option<Nod
                 "example.com/gpu": rng.below(3).to_string(),
             },
             "images": images,
+            "declaredFeatures": features,
         },
     }))
 }

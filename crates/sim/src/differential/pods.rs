@@ -136,6 +136,9 @@ pub(super) fn random_pod(rng: &mut Rng) -> Value {
     let image = *rng.pick(&["app:v1", "db:v2", "none"]);
     let mut container =
         json!({"name": "main", "image": image, "resources": {"requests": requests}});
+    if rng.one_in(12) {
+        container["restartPolicyRules"] = json!([{"action": "RestartAllContainers"}]);
+    }
     if rng.one_in(10) {
         container["ports"] = json!([{"hostPort": 8000 + rng.below(2), "containerPort": 80}]);
     }
