@@ -99,6 +99,9 @@ where
     }
 }
 
+/// When there are this many label columns, [`PrepareCx::try_label_column`] creates none.
+const LABEL_COLUMNS_MAX: usize = 32;
+
 /// What [`Incremental::prepare`] may use: a read view of the world, and counters, which are released when no evaluator of the key is
 /// cached any more.
 pub struct PrepareCx<'a> {
@@ -136,6 +139,14 @@ impl<'a> PrepareCx<'a> {
     /// The id of a label key's column; the column is created if it does not exist.
     pub fn label_column(&mut self, key: &Str) -> LabelKeyId {
         self.world.ensure_label_column(key)
+    }
+
+    /// The same, for labels of which there may be many, such as those that objects name: `None` if the column does not exist, and there
+    /// are many columns already. They are never removed.
+    pub fn try_label_column(&mut self, key: &Str) -> Option<LabelKeyId> {
+        let columns = self.world.nodes().labels();
+        let (known, is_full) = (columns.id(key), columns.iter().len() >= LABEL_COLUMNS_MAX);
+        known.or_else(|| (!is_full).then(|| self.label_column(key)))
     }
 
     /// The counters that were acquired. The caller releases them with [`World::release_topology_counter`].
@@ -370,7 +381,8 @@ pub trait PluginEvaluator: Send + Sync {
         let _ = (cx, classes, out);
     }
 
-    /// Whether the meaning of the class keys changed, so that the evaluator must be built again.
+    /// Whether the evaluator must be prepared again: the meaning of the class keys changed, or a state on which row-local results depend.
+    /// Called in every decision.
     fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
         let _ = cx;
         false

@@ -78,6 +78,16 @@ impl LabelColumn {
         self.values.len()
     }
 
+    /// Number of different values that nodes have.
+    pub fn n_values(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Number of nodes with this value.
+    pub fn n_nodes(&self, value: LabelValueId) -> usize {
+        self.values[value.0 as usize].1 as usize
+    }
+
     /// Whether no two nodes have the same value, as with `kubernetes.io/hostname`.
     pub fn is_unique(&self) -> bool {
         self.shared == 0
@@ -149,7 +159,7 @@ impl LabelColumns {
     }
 
     /// All columns, in the order of their ids.
-    pub fn iter(&self) -> impl Iterator<Item = (LabelKeyId, &LabelColumn)> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (LabelKeyId, &LabelColumn)> {
         self.columns.iter().enumerate().map(|(at, column)| (LabelKeyId(at as u32), column))
     }
 

@@ -3,7 +3,7 @@
 //! Read in this order: [`extension_points`] (the traits a plugin implements), [`registry`] (how it is registered and built),
 //! [`pod_info`] and [`node_info`] (what it reads), [`watched_objects`] (custom resources and other kinds that it watches),
 //! [`pod_index`] (pods by label or controller), [`pod_sums`] (sums of pods by a key of the plugin's own), [`state`] (cycle state and state across cycles), [`cluster_event`] (cluster events and queueing hints), [`waiting_pods`]
-//! (acting on other pods), [`plugin_log`] and [`plugin_metrics`] (what it shows), [`rbac`] (the permissions that it needs), and, for plugins with an incremental form, [`incremental`] and [`topology_counter`]; for plugins that
+//! (acting on other pods), [`plugin_log`] and [`plugin_metrics`] (what it shows), [`rbac`] (the permissions that it needs), and, for plugins with an incremental form, [`incremental`], [`label_classes`] and [`topology_counter`]; for plugins that
 //! preempt, [`preemption`].
 
 #![warn(missing_docs)]
@@ -19,6 +19,7 @@ mod event_resource;
 pub mod extension_points;
 pub mod feature_gates;
 pub mod incremental;
+pub mod label_classes;
 pub mod label_columns;
 pub mod node_info;
 mod node_row;

@@ -214,6 +214,7 @@ impl fmt::Debug for CycleState {
 #[derive(Default)]
 pub struct PluginStates {
     states: Vec<Box<dyn Value>>,
+    version: u64,
     /// In the order in which they were requested. A clone has none.
     requested_actions: Vec<PluginAction>,
 }
@@ -230,6 +231,11 @@ impl PluginStates {
         (**self.states.get(slot.0 as usize)?).as_any().downcast_ref()
     }
 
+    /// Grows whenever a state may have changed.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
     /// Number of states.
     pub fn len(&self) -> usize {
         self.states.len()
@@ -242,6 +248,7 @@ impl PluginStates {
 
     /// Resets these states to their values in `first`, which belongs to the same profile.
     pub fn reset(&mut self, which: std::ops::Range<usize>, first: &PluginStates) {
+        self.version += 1;
         let states = self.states.iter_mut().zip(&first.states);
         for (state, first) in states.skip(which.start).take(which.len()) {
             *state = (**first).boxed_clone();
@@ -250,6 +257,7 @@ impl PluginStates {
 
     /// Mutable access to a plugin's state.
     pub fn get_mut<T: Any>(&mut self, slot: PluginStateSlot<T>) -> Option<&mut T> {
+        self.version += 1;
         (**self.states.get_mut(slot.0 as usize)?).as_any_mut().downcast_mut()
     }
 
@@ -290,6 +298,7 @@ impl PluginStates {
 impl Clone for PluginStates {
     fn clone(&self) -> Self {
         let states = self.states.iter().map(|state| (**state).boxed_clone());
-        PluginStates { states: states.collect(), requested_actions: Vec::new() }
+        let requested_actions = Vec::new();
+        PluginStates { states: states.collect(), version: self.version, requested_actions }
     }
 }

@@ -7,9 +7,6 @@ use loadmaster_framework::label_columns::{LabelColumn, LabelKeyId, LabelValueId}
 use loadmaster_framework::{NodeRow, NodeTable, PrepareCx};
 use smallvec::SmallVec;
 
-/// Columns are never removed. When there are this many, requirements on other keys are checked per node.
-const COLUMNS_MAX: usize = 32;
-
 /// Conditions that every node must meet.
 pub(crate) struct ColumnFilter {
     names: Option<Vec<Str>>,
@@ -81,7 +78,7 @@ impl ColumnFilter {
     }
 
     fn add(&mut self, cx: &mut PrepareCx<'_>, key: &Str, values: Values, inside: bool) {
-        match column(cx, key) {
+        match cx.try_label_column(key) {
             Some(key) => self.conditions.push(LabelCondition { key, values, inside }),
             None => self.complete = false,
         }
@@ -118,13 +115,6 @@ fn as_membership(requirement: &Requirement) -> Option<(Values, bool)> {
         "DoesNotExist" => Some((Values::Missing, true)),
         _ => None,
     }
-}
-
-/// The column of a label, which is created if there are not too many.
-pub(crate) fn column(cx: &mut PrepareCx<'_>, key: &Str) -> Option<LabelKeyId> {
-    let known = cx.world().nodes().labels().id(key);
-    let full = cx.world().nodes().labels().iter().count() >= COLUMNS_MAX;
-    known.or_else(|| (!full).then(|| cx.label_column(key)))
 }
 
 fn retain_named(names: &[Str], nodes: &NodeTable, set: &mut RowMask) {

@@ -6,8 +6,8 @@
 //! | reasons | a claim that is not found, lost, being deleted, not made for the pod, or not bound although it must be; the node cannot reach a bound volume, no volume to bind, not enough free storage, a bound volume does not exist; all `UnschedulableAndUnresolvable` |
 //! | args | `bindTimeoutSeconds`: 600; `shape` (gate StorageCapacityScoring): 0 -> 10, 100 -> 0 |
 //! | events | StorageClass Add, Update; PersistentVolumeClaim Add, Update; PersistentVolume Add, Update; Node Add, UpdateNodeLabel; CSINode Add, Update; CSIDriver Update; CSIStorageCapacity Add, Update; hints except for volumes and nodes |
-//! | key | the node affinities of bound volumes; of claims that are bound now: class, size, modes, selector, selected node, volumes that are reserved for it, and a version of the class's free volumes and capacities |
-//! | cost | per node: labels, and the free volumes and capacities that require a value that the node has |
+//! | key | the node affinities of bound volumes; of claims that are bound now: class, size, modes, selector, selected node, and volumes that are reserved for it |
+//! | cost | per node: labels; per class of nodes with equal labels, or per node if there are many: the free volumes and capacities that require a value that it has |
 
 mod args;
 mod assume_cache;
@@ -27,6 +27,7 @@ use loadmaster_api::{
     CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim, Str,
 };
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
+use loadmaster_framework::label_columns::LabelValueId;
 use loadmaster_framework::{
     Code, Cx, CycleStateSlot, EvaluatorCx, ExtensionPoints, Failure, Filter, Incremental, NodeInfo,
     NodeRow, NodeStateSlot, ObjectChange, ObjectEventHandler, ObjectSlot, PluginDef, PluginError,
@@ -34,6 +35,7 @@ use loadmaster_framework::{
     PrepareCx, PrepareResult, Rejection, Score, SerialCx, Sign, WatchRequirement, World,
 };
 use serde_json::Value;
+use smallvec::SmallVec;
 
 use crate::DeclaredReasons;
 
@@ -162,7 +164,8 @@ impl VolumeBinding {
         claims.find(self.node_cx(cx.evaluator_cx(), node.node())?)
     }
 
-    /// Announces changes of free volumes or capacities: for the nodes that they concern, or with a new version of the class.
+    /// Announces changes of free volumes or capacities to evaluators that compare claims with single nodes: for the nodes that they concern,
+    /// or with a new version of the class.
     fn announce(&self, cx: &mut SerialCx<'_>, concerned: impl IntoIterator<Item = Concerned>) {
         for concerned in concerned {
             let (class, rows) = match concerned {
@@ -184,7 +187,6 @@ impl VolumeBinding {
                     if let Some(cache) = cx.states.get_mut(self.cache) {
                         cache.change_version(&class);
                     }
-                    cx.invalidate_keys(&Str::default());
                 }
             }
         }
@@ -198,15 +200,14 @@ const ANNOUNCED_NODES_MAX: usize = 16;
 fn rows_with(world: &World, label: &Str, values: &[Str]) -> Option<Vec<NodeRow>> {
     let labels = world.nodes().labels();
     let column = labels.column(labels.id(label)?);
-    let mut rows = Vec::new();
-    for id in values.iter().filter_map(|value| column.id(value)) {
-        let own = column.rows().iter().enumerate().filter(|(_, value)| **value == id);
-        rows.extend(own.map(|(at, _)| NodeRow(at as u32)).take(ANNOUNCED_NODES_MAX + 1));
-        if rows.len() > ANNOUNCED_NODES_MAX {
-            return None;
-        }
+    let ids: SmallVec<[LabelValueId; 2]> =
+        values.iter().filter_map(|value| column.id(value)).collect();
+    let n_nodes: usize = ids.iter().map(|id| column.n_nodes(*id)).sum();
+    if n_nodes > ANNOUNCED_NODES_MAX {
+        return None;
     }
-    Some(rows)
+    let rows = column.rows().iter().enumerate().filter(|(_, value)| ids.contains(value));
+    Some(rows.map(|(at, _)| NodeRow(at as u32)).take(n_nodes).collect())
 }
 
 impl PreFilter for VolumeBinding {

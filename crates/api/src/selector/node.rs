@@ -59,6 +59,11 @@ impl CompiledNodeSelector {
         }
         self.error.clone().map_or(Ok(false), Err)
     }
+
+    /// The keys of the labels that are read; a key may repeat.
+    pub fn label_keys(&self) -> impl Iterator<Item = &Str> {
+        self.terms.iter().flat_map(|term| term.labels.keys())
+    }
 }
 
 /// One term of a node selector: conditions on labels and fields that must all hold.

@@ -30,8 +30,8 @@ pub(super) struct CachedDiagnosis {
     combination: CombinationId,
     /// Decides which nominated pods count.
     priority: i32,
-    /// Version of the world, and number of nominations so far.
-    state: (u64, u64),
+    /// Version of the world, number of nominations so far, and version of the plugins' states.
+    state: (u64, u64, u64),
     unschedulable: Arc<UnschedulableAttempt>,
 }
 
@@ -73,8 +73,10 @@ impl Engine {
         extended: &ExtenderResults,
     ) -> Arc<UnschedulableAttempt> {
         let pod = &queued.info.pod;
-        let state = (self.world.next_change_seq(), self.world.nominations_version());
         let profile_scheduler = &mut self.profiles[queued.profile_idx.0 as usize];
+        let states_version = profile_scheduler.scheduler.plugin_states().version();
+        let state =
+            (self.world.next_change_seq(), self.world.nominations_version(), states_version);
         let may_share = extended.is_empty()
             && pod.nominated_node_name.is_empty()
             && pod.node_name.is_empty()

@@ -56,6 +56,11 @@ impl UnboundVolume {
     pub fn allows(&self, labels: &Labels) -> bool {
         self.node_affinity.as_ref().is_none_or(|affinity| affinity.matches(labels, "") == Ok(true))
     }
+
+    /// The node labels that [`UnboundVolume::allows`] reads; one may repeat.
+    pub fn node_labels(&self) -> impl Iterator<Item = &Str> {
+        self.node_affinity.iter().flat_map(CompiledNodeSelector::label_keys)
+    }
 }
 
 /// The volume mode, which is `Filesystem` when absent.
@@ -135,11 +140,6 @@ impl<K: Ord + Clone, T: Clone> ByNodeLabel<K, T> {
         });
         own.chain(Some(&self.others).filter(|others| !others.is_empty()))
     }
-
-    /// The labels by which things are indexed.
-    pub fn labels(&self) -> impl Iterator<Item = &Str> {
-        self.by_value.keys()
-    }
 }
 
 /// Free volumes by size and name.
@@ -154,8 +154,28 @@ pub(super) struct ClassStorage {
     /// Available, and reserved for nobody.
     pub volumes: FreeVolumes,
     pub capacities: Capacities,
-    /// Changes with what may concern all nodes. What concerns a few nodes is announced for these nodes instead.
+    /// How many of them read each node label.
+    node_labels: BTreeMap<Str, usize>,
+    /// Changes with what may concern all nodes, for evaluators that compare claims with single nodes. What concerns a few nodes is announced
+    /// for these nodes instead.
     pub version: u64,
+}
+
+impl ClassStorage {
+    /// The node labels that free volumes and capacities read.
+    pub fn node_labels(&self) -> impl Iterator<Item = &Str> {
+        self.node_labels.keys()
+    }
+
+    fn count_node_labels<'a>(&mut self, labels: impl Iterator<Item = &'a Str>, is_added: bool) {
+        for label in labels {
+            let n = self.node_labels.entry(label.clone()).or_default();
+            *n = if is_added { *n + 1 } else { n.saturating_sub(1) };
+            if *n == 0 {
+                self.node_labels.remove(label);
+            }
+        }
+    }
 }
 
 /// The nodes that a change concerns.
@@ -336,13 +356,14 @@ impl AssumeCache {
         let StorageMeta { namespace, name, .. } = &capacity.metadata;
         let id = (namespace.clone(), name.clone());
         let class = &capacity.storage_class_name;
-        let capacities = &mut self.classes.entry(class.clone()).or_default().capacities;
+        let storage = self.classes.entry(class.clone()).or_default();
+        storage.count_node_labels(topology.keys(), insert);
         if insert {
             let bytes = capacity.capacity.map_or(0, |capacity| capacity.value());
             let stored = Arc::new(Capacity { limit, capacity: bytes, topology });
-            capacities.insert(required.as_ref(), id, stored);
+            storage.capacities.insert(required.as_ref(), id, stored);
         } else {
-            capacities.remove(required.as_ref(), &id);
+            storage.capacities.remove(required.as_ref(), &id);
         }
         Some(Concerned::new(class, required))
     }
@@ -363,9 +384,10 @@ impl AssumeCache {
     fn insert(&mut self, volume: &PersistentVolume) -> Option<Concerned> {
         match self.entry(volume) {
             Entry::Free { class, required, volume } => {
-                let volumes = &mut self.classes.entry(class.clone()).or_default().volumes;
+                let storage = self.classes.entry(class.clone()).or_default();
+                storage.count_node_labels(volume.node_labels(), true);
                 let key = (volume.capacity, volume.name.clone());
-                volumes.insert(required.as_ref(), key, volume);
+                storage.volumes.insert(required.as_ref(), key, volume);
                 Some(Concerned::new(&class, required))
             }
             Entry::Reserved(claim) => {
@@ -384,8 +406,10 @@ impl AssumeCache {
     fn remove(&mut self, volume: &PersistentVolume) -> Option<Concerned> {
         match self.entry(volume) {
             Entry::Free { class, required, volume } => {
-                let volumes = &mut self.classes.get_mut(&class)?.volumes;
-                volumes.remove(required.as_ref(), &(volume.capacity, volume.name.clone()));
+                let storage = self.classes.get_mut(&class)?;
+                storage.count_node_labels(volume.node_labels(), false);
+                let key = (volume.capacity, volume.name.clone());
+                storage.volumes.remove(required.as_ref(), &key);
                 Some(Concerned::new(&class, required))
             }
             Entry::Reserved(claim) => {

@@ -52,8 +52,6 @@ pub(super) struct DelayedClaim {
     pub selected_node: Option<Str>,
     /// The volumes of the class that are reserved for this claim, in the order of their names.
     pub reserved: Vec<Arc<UnboundVolume>>,
-    /// [`super::assume_cache::ClassStorage::version`].
-    pub storage_version: u64,
     pub provisioner: Str,
     pub allowed_topologies: Vec<TopologySelectorTerm>,
     /// Whether the capacity that is left must be respected.
@@ -203,7 +201,6 @@ impl ClaimSlots {
             attributes_class: spec.volume_attributes_class_name.clone().unwrap_or_default(),
             selected_node: cache.selected_node(claim).cloned(),
             reserved: reserved.collect(),
-            storage_version: cache.class(&class_name).map_or(0, |storage| storage.version),
             provisioner: class.provisioner.clone(),
             allowed_topologies: class.allowed_topologies.clone(),
             tracks_capacity: claim.request().is_some()

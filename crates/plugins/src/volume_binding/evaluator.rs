@@ -1,31 +1,69 @@
-//! The incremental form: one evaluator for all pods with equal claims. It reads free volumes and capacities from the plugin's state, which
-//! announces their changes.
+//! The incremental form: one evaluator for all pods with equal claims.
+//!
+//! The volumes of bound claims are row-local. Claims that are bound now depend on free volumes and capacities, which change with every
+//! pod that gets one; of a node they depend on a few labels only. So they are compared with classes of nodes by these labels, in every
+//! decision. Where each node has its own value of such a label, as with local disks, they are compared with nodes, and changes are
+//! announced: of what a few nodes have access to for these nodes, of the rest with a new version of the storage class.
 
 use std::sync::Arc;
 
 use loadmaster_api::{CsiNode, Labels, NodeSelector, Str};
 use loadmaster_framework::incremental::{
-    PluginEvaluator, PrepareResult, ResultDependencies, RowDependency, RowMask,
+    ClassKey, NodeClasses, PluginEvaluator, PrepareResult, ResultDependencies, RowDependency,
+    RowMask,
 };
+use loadmaster_framework::label_classes::LabelClasses;
 use loadmaster_framework::{EvaluatorCx, NodeRow, ObjectSlot, PluginStateSlot, PrepareCx};
 
 use super::VolumeBinding;
 use super::assume_cache::AssumeCache;
 use super::claims::{BoundVolume, PodClaims};
-use super::node_volumes::{CompiledClaims, NodeCx, NodeVolumes, compile};
+use super::node_volumes::{CompiledClaims, NodeCx, NodeVolumes, StorageCx, compile};
 use super::score::VolumeCapacityScorer;
-use crate::column_filter::{ColumnFilter, column};
+use crate::column_filter::ColumnFilter;
 
 pub(super) struct VolumeBindingEvaluator {
     claims: CompiledClaims,
     /// The node that was selected for a claim, if any: no other node passes.
     selected_node: Option<Str>,
     column_filters: Vec<ColumnFilter>,
-    /// Whether the columns say all.
+    /// Whether the columns say all that is row-local.
     is_complete: bool,
+    delayed: Option<DelayedClaims>,
     scorer: Option<Arc<VolumeCapacityScorer>>,
     cache: PluginStateSlot<AssumeCache>,
     csi_nodes: ObjectSlot<CsiNode>,
+}
+
+/// How claims that are bound now are compared with nodes.
+struct DelayedClaims {
+    /// The node labels that are read, in order.
+    node_labels: Vec<Str>,
+    /// `None` if they are compared with single nodes.
+    classes: Option<LabelClasses>,
+    /// The versions of the claims' storage classes, for comparisons with single nodes.
+    versions: Vec<u64>,
+}
+
+impl DelayedClaims {
+    fn new(
+        cx: &mut PrepareCx<'_>,
+        claims: &CompiledClaims,
+        slot: PluginStateSlot<AssumeCache>,
+    ) -> Option<DelayedClaims> {
+        let cache = cx.cx().states.get(slot).filter(|_| claims.has_delayed())?;
+        let node_labels: Vec<Str> = claims.node_labels(cache).into_iter().cloned().collect();
+        let versions = claims.storage_versions(cache).collect();
+        let classes = LabelClasses::new(cx, &node_labels);
+        Some(DelayedClaims { node_labels, classes, versions })
+    }
+
+    fn is_stale(&self, cx: EvaluatorCx<'_>, claims: &CompiledClaims, cache: &AssumeCache) -> bool {
+        let has_classes = self.classes.is_some();
+        LabelClasses::are_few(cx.nodes(), &self.node_labels) != has_classes
+            || !claims.node_labels(cache).into_iter().eq(&self.node_labels)
+            || !has_classes && !claims.storage_versions(cache).eq(self.versions.iter().copied())
+    }
 }
 
 impl VolumeBindingEvaluator {
@@ -54,60 +92,65 @@ impl VolumeBindingEvaluator {
             ColumnFilter::new(cx, &Labels::default(), [Some(affinity), None], None)
         };
         let column_filters: Vec<ColumnFilter> = affinities.iter().map(filter).collect();
-        let is_complete = claims.delayed.is_empty()
+        let delayed = DelayedClaims::new(cx, &compiled, plugin.cache);
+        let selected_node = claims.delayed.iter().find_map(|claim| claim.selected_node.clone());
+        let is_complete = selected_node.is_none()
+            && delayed.as_ref().is_none_or(|delayed| delayed.classes.is_some())
             && column_filters.len() == claims.bound.len()
             && column_filters.iter().all(ColumnFilter::is_complete);
-        ensure_columns(plugin, cx, claims);
-        let selected_node = claims.delayed.iter().find_map(|claim| claim.selected_node.clone());
         PrepareResult::Evaluator(Box::new(VolumeBindingEvaluator {
             claims: compiled,
             selected_node,
             column_filters,
             is_complete,
+            delayed,
             scorer: plugin.scorer.clone(),
             cache: plugin.cache,
             csi_nodes: plugin.slots.csi_nodes.clone(),
         }))
     }
 
-    /// `None` if the state is missing, or in the cases that [`VolumeBindingEvaluator::prepare`] excludes.
-    fn find(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> Option<NodeVolumes> {
-        let node = cx.nodes().node(row)?;
+    fn classes(&self) -> Option<&LabelClasses> {
+        self.delayed.as_ref()?.classes.as_ref()
+    }
+
+    fn node_cx<'a>(&self, cx: EvaluatorCx<'a>, row: NodeRow) -> Option<NodeCx<'a>> {
         let cache = cx.states.get(self.cache)?;
-        self.claims.find(NodeCx::new(cache, node, &cx.objects(&self.csi_nodes))).ok()
+        Some(NodeCx::new(cache, cx.nodes().node(row)?, &cx.objects(&self.csi_nodes)))
     }
-}
 
-/// At most this many labels get a column, so that changes of what requires them are announced for single nodes.
-const COLUMNS_MAX: usize = 4;
-
-/// Creates the columns of the labels by which free volumes and capacities of these classes are indexed.
-fn ensure_columns(plugin: &VolumeBinding, cx: &mut PrepareCx<'_>, claims: &PodClaims) {
-    let mut labels: Vec<Str> = Vec::new();
-    if let Some(cache) = cx.cx().states.get(plugin.cache) {
-        for storage in claims.delayed.iter().filter_map(|claim| cache.class(&claim.class)) {
-            labels.extend(storage.volumes.labels().chain(storage.capacities.labels()).cloned());
-        }
-    }
-    labels.sort();
-    labels.dedup();
-    for label in labels.iter().take(COLUMNS_MAX) {
-        // Without a column, changes are announced for all nodes.
-        let _ = column(cx, label);
+    /// What there is for the claims that are bound now on the nodes of a class.
+    fn find_for_class(&self, cx: EvaluatorCx<'_>, class_key: &[i64]) -> Option<NodeVolumes> {
+        let labels = &self.classes()?.labels(cx.nodes(), class_key);
+        let cache = cx.states.get(self.cache)?;
+        Some(self.claims.find_delayed(StorageCx { cache, labels }))
     }
 }
 
 impl PluginEvaluator for VolumeBindingEvaluator {
     fn dependencies(&self) -> ResultDependencies {
+        let node = Some(RowDependency::Node);
+        let is_by_class = self.classes().is_some();
+        let scores_rows = self.scorer.is_some() && !is_by_class;
         ResultDependencies {
-            filter: Some(RowDependency::Node),
-            score: self.scorer.is_some().then_some(RowDependency::Node),
-            ..ResultDependencies::default()
+            filter: node.filter(|_| !self.is_complete || !self.column_filters.is_empty()),
+            score: node.filter(|_| scores_rows),
+            class: node.filter(|_| is_by_class),
+            node_set: false,
         }
     }
 
+    fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
+        let Some(delayed) = &self.delayed else { return false };
+        cx.states.get(self.cache).is_none_or(|cache| delayed.is_stale(cx, &self.claims, cache))
+    }
+
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
-        self.find(cx, row).is_some_and(|found| found.is_feasible())
+        let Some(node_cx) = self.node_cx(cx, row) else { return false };
+        match self.classes() {
+            Some(_) => self.claims.passes_but_for_delayed(node_cx),
+            None => self.claims.find(node_cx).is_ok_and(|found| found.is_feasible()),
+        }
     }
 
     fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
@@ -133,7 +176,35 @@ impl PluginEvaluator for VolumeBindingEvaluator {
     }
 
     fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {
-        let Some(scorer) = &self.scorer else { return 0 };
-        self.find(cx, row).map_or(0, |found| scorer.score(&self.claims, &found))
+        let (Some(scorer), None) = (&self.scorer, self.classes()) else { return 0 };
+        let found = self.node_cx(cx, row).and_then(|node_cx| self.claims.find(node_cx).ok());
+        found.map_or(0, |found| scorer.score(&self.claims, &found))
+    }
+
+    fn class_key_len(&self) -> usize {
+        self.classes().map_or(0, LabelClasses::key_len)
+    }
+
+    fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
+        if let Some(classes) = self.classes() {
+            classes.class_key(cx.nodes(), row, out);
+        }
+    }
+
+    fn filter_class(&self, cx: EvaluatorCx<'_>, class_key: &[i64]) -> bool {
+        self.classes().is_none()
+            || self.find_for_class(cx, class_key).is_some_and(|found| found.is_feasible())
+    }
+
+    fn has_class_scores(&self) -> bool {
+        self.scorer.is_some() && self.classes().is_some()
+    }
+
+    fn score_classes(&self, cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
+        let Some(scorer) = &self.scorer else { return };
+        for class in classes.feasible() {
+            let found = self.find_for_class(cx, classes.key(class));
+            out[class] = found.map_or(0, |found| scorer.score(&self.claims, &found));
+        }
     }
 }

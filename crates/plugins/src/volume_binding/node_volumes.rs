@@ -152,9 +152,16 @@ impl<'a> NodeCx<'a> {
         NodeCx { cache, node, csi_node: csi_nodes.get("", node.name()) }
     }
 
-    fn labels(&self) -> &'a Labels {
-        &self.node.metadata.labels
+    fn storage(&self) -> StorageCx<'a> {
+        StorageCx { cache: self.cache, labels: &self.node.metadata.labels }
     }
+}
+
+/// What claims that are bound now are compared with: of a node its labels only.
+#[derive(Clone, Copy)]
+pub(super) struct StorageCx<'a> {
+    pub cache: &'a AssumeCache,
+    pub labels: &'a Labels,
 }
 
 impl CompiledClaims {
@@ -173,25 +180,66 @@ impl CompiledClaims {
         &self.delayed[index].claim
     }
 
+    /// The node labels that [`CompiledClaims::find_delayed`] reads, in order.
+    pub fn node_labels<'a>(&'a self, cache: &'a AssumeCache) -> SmallVec<[&'a Str; 4]> {
+        let mut labels = SmallVec::new();
+        for CompiledClaim { claim, topologies, .. } in &self.delayed {
+            labels.extend(claim.reserved.iter().flat_map(|volume| volume.node_labels()));
+            labels.extend(topologies.iter().flatten().flat_map(Selector::keys));
+            labels.extend(cache.class(&claim.class).into_iter().flat_map(|it| it.node_labels()));
+        }
+        labels.sort_unstable();
+        labels.dedup();
+        labels
+    }
+
+    /// The versions of the storage of the delayed claims' classes.
+    pub fn storage_versions<'a>(
+        &'a self,
+        cache: &'a AssumeCache,
+    ) -> impl Iterator<Item = u64> + 'a {
+        let classes = self.delayed.iter().map(|it| cache.class(&it.claim.class));
+        classes.map(|storage| storage.map_or(0, |storage| storage.version))
+    }
+
     /// Finds the volumes for a node.
     ///
     /// # Errors
     ///
     /// When a bound in-tree volume cannot be translated, or the selector of a claim is invalid.
     pub fn find(&self, cx: NodeCx<'_>) -> Result<NodeVolumes, Failure> {
-        let mut found = NodeVolumes::default();
-        self.check_bound(cx, &mut found.conflicts)?;
-        let selected = |at: &usize| self.delayed[*at].claim.selected_node.as_ref();
-        let all = 0..self.delayed.len();
-        if all.clone().filter_map(|at| selected(&at)).any(|node| *node != *cx.node.name()) {
-            found.conflicts.bind = true;
-            return Ok(found);
+        let conflicts = self.check_bound(cx)?;
+        if self.is_other_node_selected(cx.node.name()) {
+            let conflicts = Conflicts { bind: true, ..conflicts };
+            return Ok(NodeVolumes { conflicts, ..NodeVolumes::default() });
         }
-        let mut to_provision: SmallVec<[usize; 4]> =
-            all.filter(|at| selected(at).is_some()).collect();
         if let Some(failure) = &self.invalid_selector {
             return Err(failure.clone());
         }
+        let mut found = self.find_delayed(cx.storage());
+        found.conflicts.node |= conflicts.node;
+        found.conflicts.volume_not_exist |= conflicts.volume_not_exist;
+        Ok(found)
+    }
+
+    /// Whether nothing but the claims that are bound now can reject the node. `false` if a bound in-tree volume cannot be translated.
+    pub fn passes_but_for_delayed(&self, cx: NodeCx<'_>) -> bool {
+        self.check_bound(cx).is_ok_and(|conflicts| conflicts == Conflicts::default())
+            && !self.is_other_node_selected(cx.node.name())
+    }
+
+    /// Whether a claim's volume is to be provisioned for another node.
+    fn is_other_node_selected(&self, node: &str) -> bool {
+        let mut selected = self.delayed.iter().filter_map(|it| it.claim.selected_node.as_ref());
+        selected.any(|name| name != node)
+    }
+
+    /// Finds the volumes of the claims that are bound now, for nodes with these labels, one of which was selected if any was.
+    pub fn find_delayed(&self, cx: StorageCx<'_>) -> NodeVolumes {
+        let mut found = NodeVolumes::default();
+        let is_selected = |at: &usize| self.delayed[*at].claim.selected_node.is_some();
+        let mut to_provision: SmallVec<[usize; 4]> =
+            (0..self.delayed.len()).filter(is_selected).collect();
         for at in &self.by_size {
             match self.find_volume(cx, *at, &found) {
                 Some(volume) => found.bindings.push((*at, volume)),
@@ -199,16 +247,15 @@ impl CompiledClaims {
             }
         }
         self.check_provisions(cx, &to_provision, &mut found);
-        Ok(found)
+        found
     }
 
     /// Upstream's `checkBoundClaims`: the first volume that is not accessible says why.
-    fn check_bound(&self, cx: NodeCx<'_>, conflicts: &mut Conflicts) -> Result<(), Failure> {
+    fn check_bound(&self, cx: NodeCx<'_>) -> Result<Conflicts, Failure> {
         for volume in &self.bound {
             let affinity = match volume {
                 CompiledVolume::Missing => {
-                    conflicts.volume_not_exist = true;
-                    return Ok(());
+                    return Ok(Conflicts { volume_not_exist: true, ..Conflicts::default() });
                 }
                 CompiledVolume::Restricted(affinity) => Some(affinity),
                 CompiledVolume::InTree { plugin, affinity, translated } => {
@@ -220,19 +267,19 @@ impl CompiledClaims {
                     }
                 }
             };
-            if affinity.is_some_and(|affinity| affinity.matches(cx.labels(), "") != Ok(true)) {
-                conflicts.node = true;
-                return Ok(());
+            let labels = &cx.node.metadata.labels;
+            if affinity.is_some_and(|affinity| affinity.matches(labels, "") != Ok(true)) {
+                return Ok(Conflicts { node: true, ..Conflicts::default() });
             }
         }
-        Ok(())
+        Ok(Conflicts::default())
     }
 
     /// Upstream's `FindMatchingVolume`: a volume that is reserved for the claim, else the smallest that fits. Of equally large ones, the
     /// first by name.
     fn find_volume(
         &self,
-        cx: NodeCx<'_>,
+        cx: StorageCx<'_>,
         at: usize,
         found: &NodeVolumes,
     ) -> Option<Arc<UnboundVolume>> {
@@ -242,27 +289,27 @@ impl CompiledClaims {
         };
         let reserved = &compiled.claim.reserved;
         if let Some(volume) = reserved.iter().find(|it| !is_chosen(it) && compiled.accepts(it)) {
-            return volume.allows(cx.labels()).then(|| volume.clone());
+            return volume.allows(cx.labels).then(|| volume.clone());
         }
         let volumes = &cx.cache.class(&compiled.claim.class)?.volumes;
         let from = (compiled.request, Str::default());
         let fits = |volume: &UnboundVolume| {
-            !is_chosen(volume) && compiled.accepts_free(volume) && volume.allows(cx.labels())
+            !is_chosen(volume) && compiled.accepts_free(volume) && volume.allows(cx.labels)
         };
         let smallest = volumes
-            .buckets(cx.labels())
+            .buckets(cx.labels)
             .filter_map(|bucket| bucket.range(from.clone()..).find(|(_, volume)| fits(volume)));
         smallest.min_by(|(one, _), (other, _)| one.cmp(other)).map(|(_, volume)| volume.clone())
     }
 
     /// Upstream's `checkVolumeProvisions`: the first claim that no volume can be provisioned for says why.
-    fn check_provisions(&self, cx: NodeCx<'_>, claims: &[usize], found: &mut NodeVolumes) {
+    fn check_provisions(&self, cx: StorageCx<'_>, claims: &[usize], found: &mut NodeVolumes) {
         for at in claims {
             let claim = &self.delayed[*at].claim;
             let provisions = !claim.provisioner.is_empty() && claim.provisioner != NO_PROVISIONER;
             let topologies = self.delayed[*at].topologies.as_ref();
             let is_allowed =
-                topologies.is_none_or(|all| all.iter().any(|it| it.matches(cx.labels())));
+                topologies.is_none_or(|all| all.iter().any(|it| it.matches(cx.labels)));
             if !provisions || !is_allowed {
                 found.conflicts.bind = true;
                 found.provisions.clear();
@@ -313,12 +360,12 @@ fn compile_topologies(terms: &[TopologySelectorTerm]) -> Option<Vec<Selector>> {
 }
 
 /// Upstream's `hasEnoughCapacity`: the capacity that is left, if it is tracked. `Err` if it is not enough.
-fn free_capacity(claim: &DelayedClaim, cx: NodeCx<'_>) -> Result<Option<i64>, ()> {
+fn free_capacity(claim: &DelayedClaim, cx: StorageCx<'_>) -> Result<Option<i64>, ()> {
     let Some(size) = claim.request.filter(|_| claim.tracks_capacity) else { return Ok(None) };
     let size = size.value();
     let storage = cx.cache.class(&claim.class).ok_or(())?;
-    let fits = storage.capacities.buckets(cx.labels()).filter_map(|bucket| {
-        bucket.iter().find(|(_, it)| it.limit >= size && it.is_accessible(cx.labels()))
+    let fits = storage.capacities.buckets(cx.labels).filter_map(|bucket| {
+        bucket.iter().find(|(_, it)| it.limit >= size && it.is_accessible(cx.labels))
     });
     let first = fits.min_by(|(one, _), (other, _)| one.cmp(other));
     first.map(|(_, capacity)| Some(capacity.capacity)).ok_or(())

@@ -83,7 +83,7 @@ fn an_assumed_volume_is_reserved_until_it_changes() {
     assert!(cache.restore_volume(&known).is_none());
     cache.change_volume(Some(&newer), None);
     assert!(cache.volumes.is_empty() && cache.reserved.is_empty());
-    assert!(cache.class("c").is_some_and(|storage| storage.volumes.labels().next().is_none()));
+    assert!(cache.class("c").is_some_and(|storage| storage.node_labels().next().is_none()));
 }
 
 #[test]
