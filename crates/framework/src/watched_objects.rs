@@ -175,7 +175,8 @@ pub struct ObjectInfo {
     pub namespace: Str,
     /// Its name.
     pub name: Str,
-    shapes: SmallVec<[Typed; 1]>,
+    /// Volumes and claims, of which there are most, have two.
+    shapes: SmallVec<[Typed; 2]>,
 }
 
 impl ObjectInfo {

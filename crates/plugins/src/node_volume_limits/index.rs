@@ -1,6 +1,6 @@
 //! What the plugin looks up the other way round: the claims of a volume, the volumes with a handle, the attachments of a node.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loadmaster_api::storage::VolumeAttachment;
@@ -9,6 +9,7 @@ use loadmaster_framework::SerialCx;
 use loadmaster_framework::extension_points::ObjectEventHandler;
 use loadmaster_framework::watched_objects::{ObjectChange, ObjectInfo};
 use loadmaster_stdx::Map;
+use smallvec::SmallVec;
 
 use super::pod_volumes::{CountedVolume, Handle, counted_volume};
 use super::{NAME, NodeVolumeLimits};
@@ -17,7 +18,7 @@ use super::{NAME, NodeVolumeLimits};
 #[derive(Clone, Default)]
 pub(super) struct VolumeIndex {
     /// By volume: namespace and name of the claims that name it.
-    claims: Map<Str, BTreeSet<(Str, Str)>>,
+    claims: Map<Str, SmallVec<[(Str, Str); 1]>>,
     /// Number of PersistentVolumes that are this volume of a CSI driver.
     n_volumes: Map<(Str, Str), usize>,
     /// By node and name: attacher and PersistentVolume.
@@ -57,17 +58,22 @@ impl VolumeIndex {
     /// Whether the volume has another claim now, or no other any more.
     fn add_claim(&mut self, volume: &Str, claim: (Str, Str)) -> bool {
         let claims = self.claims.entry(volume.clone()).or_default();
-        claims.insert(claim) && claims.len() == 2
+        let is_new = !claims.contains(&claim);
+        if is_new {
+            claims.push(claim);
+        }
+        is_new && claims.len() == 2
     }
 
     fn remove_claim(&mut self, volume: &Str, claim: &(Str, Str)) -> bool {
         let Some(claims) = self.claims.get_mut(volume) else { return false };
-        let is_removed = claims.remove(claim);
+        let n_before = claims.len();
+        claims.retain(|known| known != claim);
         let n = claims.len();
         if n == 0 {
             self.claims.remove(volume);
         }
-        is_removed && n == 1
+        n == 1 && n_before == 2
     }
 
     fn add_attachment(&mut self, name: &Str, attachment: &VolumeAttachment) {
