@@ -61,13 +61,12 @@ impl Engine {
     ) {
         let Some(pending) = self.pending.get_mut(uid) else { return };
         let condition = condition.filter(|new| pending.condition.as_ref() != Some(new));
-        let under_way = self.status_patches.0.contains_key(uid);
-        // The watch may not have delivered the last patch yet.
+        // The watch may not have delivered the last patch yet, or that patch may not have been sent.
         let is_known = |node: &Str| {
             *node == pending.pod.nominated_node_name
                 && pending.written_nomination.as_ref().is_none_or(|written| written == node)
         };
-        let nominated_node = nominated_node.filter(|node| under_way || !is_known(node));
+        let nominated_node = nominated_node.filter(|node| !is_known(node));
         if condition.is_none() && nominated_node.is_none() {
             return;
         }
