@@ -22,6 +22,7 @@ mod replicas;
 mod sample_plugin;
 mod two_schedulers;
 mod upstream_components;
+mod volumes;
 
 mod load_objects;
 mod special_pods;
@@ -29,6 +30,7 @@ mod workload;
 
 mod audit;
 mod bound_pods;
+mod controller_manager;
 mod outcome_checks;
 mod plot;
 mod scheduler;
@@ -99,6 +101,8 @@ enum E2eCommand {
     Guests(upstream_components::Args),
     /// Run schedulers with only upstream's built-in roles, and check that no request is denied.
     Rbac(rbac::Args),
+    /// Compare kube-scheduler and Loadmaster with PersistentVolumeClaims and kube-controller-manager.
+    Volumes(volumes::Args),
     /// Run the example sample-plugin with the roles and configuration of its manifest.
     SamplePlugin(sample_plugin::Args),
 }
@@ -161,6 +165,7 @@ async fn dispatch(what: &E2eCommand) -> Result<bool> {
         E2eCommand::Servers(args) => apiserver_benchmark::run(args).await,
         E2eCommand::Guests(args) => upstream_components::run(args).await,
         E2eCommand::Rbac(args) => rbac::run(args).await,
+        E2eCommand::Volumes(args) => volumes::run(args).await,
         E2eCommand::SamplePlugin(args) => sample_plugin::run(args).await,
     }
 }

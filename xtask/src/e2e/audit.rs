@@ -24,6 +24,24 @@ pub fn policy_for_bindings_and_leases() -> Value {
         {"level": "None"}]))
 }
 
+/// A policy that logs the writes of `user` to pods, claims and volumes, with their bodies.
+pub fn policy_for_writes_with_volumes(user: &str) -> Value {
+    let resources = [
+        "persistentvolumeclaims",
+        "persistentvolumeclaims/status",
+        "persistentvolumes",
+        "persistentvolumes/status",
+        "pods",
+        "pods/binding",
+        "pods/eviction",
+        "pods/status",
+    ];
+    policy(json!([
+        {"level": "Request", "users": [user], "verbs": ["create", "update", "patch", "delete", "deletecollection"],
+         "resources": [{"group": "", "resources": resources}]},
+        {"level": "None"}]))
+}
+
 fn policy(rules: Value) -> Value {
     json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules})
 }
@@ -39,6 +57,8 @@ pub struct AuditEntry {
     pub name: String,
     /// The uid of the object, if the policy logs request bodies.
     pub uid: String,
+    /// The body, if the policy logs it; otherwise null.
+    pub body: Value,
     /// The HTTP status of the response.
     pub code: u16,
     pub received: Timestamp,
@@ -46,7 +66,8 @@ pub struct AuditEntry {
 }
 
 impl AuditEntry {
-    fn is_success(&self) -> bool {
+    /// Whether the request was executed.
+    pub fn is_success(&self) -> bool {
         (200..300).contains(&self.code)
     }
 }
@@ -66,10 +87,11 @@ pub fn read(path: &Path) -> Result<Vec<AuditEntry>> {
 
 /// `None` for a stage before ResponseComplete.
 fn parse(line: &str) -> Result<Option<AuditEntry>> {
-    let event: Value = serde_json::from_str(line).context("an entry that is not JSON")?;
+    let mut event: Value = serde_json::from_str(line).context("an entry that is not JSON")?;
     if event["stage"] != "ResponseComplete" {
         return Ok(None);
     }
+    let body = event["requestObject"].take();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let time = |name: &str| {
         let time = event[name].as_str().with_context(|| format!("an entry without {name}"))?;
@@ -91,6 +113,7 @@ fn parse(line: &str) -> Result<Option<AuditEntry>> {
         namespace: text(&object["namespace"]),
         name: text(&object["name"]),
         uid: text(&object["uid"]),
+        body,
         code: u16::try_from(code).context("an entry with an invalid code")?,
         received: time("requestReceivedTimestamp")?,
         answered: time("stageTimestamp")?,

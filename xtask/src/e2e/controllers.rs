@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::api_client::ApiClient;
 use super::control_plane::{ControlPlane, ControlPlaneOptions, free_port};
+use super::controller_manager;
 use super::embedded_apiserver;
 use super::process::Process;
 use super::programs::{self, Program};
@@ -145,7 +146,9 @@ async fn run_steps(setup: Setup<'_>) -> Result<StatesAfterSteps> {
     let mut controllers = kubelets()?;
     let mut manager = None;
     if setup == Setup::Reference {
-        manager = Some(start_manager(&server)?);
+        // The sync period of the embedded controllers.
+        let flags = ["--concurrent-gc-syncs=4", "--kube-api-qps=200", "--kube-api-burst=400"];
+        manager = Some(controller_manager::start(&kubeconfig, server.folder(), &flags)?);
     } else {
         controllers.extend(manager::all_controllers(manager::ControllerOptions::default()));
     }
@@ -174,17 +177,6 @@ fn kubelets() -> Result<Vec<Box<dyn Controller>>> {
         nodes,
         ..kubelet::KubeletOptions::default()
     }))
-}
-
-fn start_manager(server: &Server) -> Result<Process> {
-    let mut command = Command::new(Program::KubeControllerManager.path()?);
-    command.arg(format!("--kubeconfig={}", server.kubeconfig().display()));
-    command.args(["--leader-elect=false", "--bind-address=127.0.0.1"]);
-    command.arg(format!("--secure-port={}", free_port()?));
-    // The sync period of the embedded controllers.
-    command.args(["--concurrent-gc-syncs=4", "--kube-api-qps=200", "--kube-api-burst=400"]);
-    let log = server.folder().join("kube-controller-manager.log");
-    Process::start("kube-controller-manager", &mut command, &log)
 }
 
 fn scheduler(server: &Server) -> Result<Process> {

@@ -1,21 +1,29 @@
-//! Applies the objects of an example's manifest.
+//! Creates objects of any kind, such as those of an example's manifest.
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 use super::api_client::ApiClient;
 
-/// The kinds in manifests: kind, resource, and whether it is namespaced.
-const KINDS: [(&str, &str, bool); 9] = [
+/// The kinds of objects: kind, resource, and whether it is namespaced.
+const KINDS: [(&str, &str, bool); 17] = [
+    ("CSIDriver", "csidrivers", false),
+    ("CSINode", "csinodes", false),
     ("ClusterRole", "clusterroles", false),
     ("ClusterRoleBinding", "clusterrolebindings", false),
     ("ConfigMap", "configmaps", true),
     ("CustomResourceDefinition", "customresourcedefinitions", false),
     ("Deployment", "deployments", true),
+    ("PersistentVolume", "persistentvolumes", false),
+    ("PersistentVolumeClaim", "persistentvolumeclaims", true),
+    ("Pod", "pods", true),
+    ("PriorityClass", "priorityclasses", false),
     ("Role", "roles", true),
     ("RoleBinding", "rolebindings", true),
     ("Service", "services", true),
     ("ServiceAccount", "serviceaccounts", true),
+    ("StatefulSet", "statefulsets", true),
+    ("StorageClass", "storageclasses", false),
 ];
 
 /// The objects of a file below the root of the repository, in order.

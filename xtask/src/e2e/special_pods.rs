@@ -2,7 +2,6 @@
 
 #![expect(clippy::disallowed_types, reason = "waiting needs a clock")]
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -10,8 +9,7 @@ use serde_json::{Value, json};
 
 use super::api_client::ApiClient;
 use super::control_plane::ControlPlane;
-use super::process::Process;
-use super::programs::{self, Program};
+use super::controller_manager;
 
 /// The timeout of a step.
 pub const STEP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -63,13 +61,9 @@ pub async fn check_volume_on_demand(
     namespace: &str,
     plane: &ControlPlane,
 ) -> Result<()> {
-    programs::build(&[Program::KubeControllerManager])?;
-    let mut command = Command::new(Program::KubeControllerManager.path()?);
-    command.arg(format!("--kubeconfig={}", plane.admin_kubeconfig().display()));
-    command.args(["--controllers=persistentvolume-binder-controller", "--leader-elect=false"]);
-    command.args(["--secure-port=0", "--bind-address=127.0.0.1"]);
-    let log = plane.folder().join("kube-controller-manager.log");
-    let mut controllers = Process::start("kube-controller-manager", &mut command, &log)?;
+    let flags = ["--controllers=persistentvolume-binder-controller"];
+    let kubeconfig = plane.admin_kubeconfig();
+    let mut controllers = controller_manager::start(&kubeconfig, plane.folder(), &flags)?;
 
     let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
         "metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner",

@@ -13,6 +13,7 @@ fn entry(at: i64, user: &str, code: u16) -> AuditEntry {
         namespace: String::new(),
         name: String::new(),
         uid: String::new(),
+        body: Value::Null,
         code,
         received: time(at),
         answered: time(at),
@@ -38,10 +39,12 @@ fn an_audit_event_is_parsed() {
         "objectRef": {"resource": "pods", "namespace": "e2e", "name": "p", "uid": "u",
                       "subresource": "binding"},
         "responseStatus": {"code": 201},
+        "requestObject": {"target": {"name": "n"}},
         "requestReceivedTimestamp": "1970-01-01T00:16:41.000000Z",
         "stageTimestamp": "1970-01-01T00:16:42.500000Z"});
     let mut want = binding(1, "a", "u", 201);
     (want.namespace, want.name) = ("e2e".to_owned(), "p".to_owned());
+    want.body = json!({"target": {"name": "n"}});
     want.answered = Timestamp::from_millisecond(1_002_500).unwrap();
     assert_eq!(parse(&line.to_string()).unwrap(), Some(want));
 }
