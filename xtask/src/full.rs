@@ -44,6 +44,7 @@ const STEPS: &[Step] = &[
     Xtask("e2e record mixed 1000 5000 --scheduler loadmaster"),
     Xtask("e2e replicas --scheduler loadmaster --times 20"),
     Xtask("e2e beside --pods 5000"),
+    Xtask("e2e volumes"),
 ];
 
 /// Arguments of `full`.

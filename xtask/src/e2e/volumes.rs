@@ -2,11 +2,13 @@
 //!
 //! The same cluster is scheduled by kube-scheduler and by Loadmaster. What they write to pods, claims and volumes must be equal: the same
 //! requests in the same order for each object, with the same fields; and so must the resulting objects. StatefulSets with claim templates are
-//! scaled down and up: their pods must be spread as well as kube-scheduler's, and nothing may be left reserved.
+//! scaled down and up: their pods must be spread as well as kube-scheduler's, and nothing may be left reserved. Then Loadmaster is killed
+//! while it binds volumes: no claim and no pod may be lost, or bound twice.
 
 mod cases;
 mod cluster;
 mod comparison;
+mod kills;
 mod reservations;
 mod stateful_sets;
 mod writes;
@@ -28,6 +30,9 @@ pub struct Args {
     /// Replicas of each StatefulSet; without StatefulSets if 0.
     #[arg(long, default_value_t = 50)]
     replicas: u32,
+    /// Number of kills of Loadmaster, at most 20, because nodes have a limit of volumes.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(..=20))]
+    kills: u32,
     #[command(flatten)]
     chosen: SchedulerArgs,
 }
@@ -66,7 +71,7 @@ pub async fn run(args: &Args) -> Result<bool> {
 }
 
 async fn run_one(args: &Args, kind: SchedulerKind) -> Result<Findings> {
-    let cluster = VolumeCluster::start(cases::N_NODES).await?;
+    let mut cluster = VolumeCluster::start(cases::N_NODES).await?;
     let cases = comparison::run_cases(&cluster, &args.chosen, kind).await?;
     let mut sets = SetsResult::default();
     if args.replicas > 0 {
@@ -74,6 +79,10 @@ async fn run_one(args: &Args, kind: SchedulerKind) -> Result<Findings> {
     }
     for (what, counts) in &sets.counts {
         println!("{}: {what}: {counts}", kind.name());
+    }
+    if kind == SchedulerKind::Loadmaster && args.kills > 0 {
+        let faults = kills::run_kills(&mut cluster, &args.chosen, kind, args.kills).await?;
+        sets.faults.extend(faults);
     }
     sets.faults.iter().for_each(|fault| println!("{}: {fault}", kind.name()));
     let plane = cluster.stop_controllers().await?;
