@@ -16,6 +16,7 @@ mod gpushare;
 mod histories;
 mod kill_writes;
 mod kubectl;
+mod null_scheduler;
 mod rbac;
 mod record;
 mod replicas;
@@ -24,6 +25,7 @@ mod two_schedulers;
 mod upstream_components;
 mod volumes;
 
+mod load_claims;
 mod load_objects;
 mod special_pods;
 mod workload;
@@ -83,6 +85,9 @@ enum E2eCommand {
     Controllers(controllers::Args),
     /// Benchmark scheduling of pods that are already pending.
     Drain(drain::Args),
+    /// Send the writes of a scheduler without deciding anything; `drain --null-scheduler` starts it.
+    #[command(hide = true)]
+    NullScheduler(null_scheduler::Args),
     /// Record runs, replay them, and compare the bindings with the final state of the cluster.
     Record(record::Args),
     /// Terminate the leader of two schedulers under load, repeatedly.
@@ -157,6 +162,7 @@ async fn dispatch(what: &E2eCommand) -> Result<bool> {
         E2eCommand::Controllers(args) => controllers::run(args).await,
         E2eCommand::Demos => demos::run(),
         E2eCommand::Drain(args) => drain::run(args).await,
+        E2eCommand::NullScheduler(args) => null_scheduler::run(args).await,
         E2eCommand::Replicas(args) => replicas::run(args).await,
         E2eCommand::Record(args) => record::run(args).await,
         E2eCommand::Extender(args) => extender::run(args).await,

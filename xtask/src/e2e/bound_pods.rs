@@ -104,7 +104,7 @@ fn uid(object: &Value) -> Result<String> {
 }
 
 /// Removes the complete lines from `buffer`.
-fn whole_lines(buffer: &mut Vec<u8>) -> Vec<Vec<u8>> {
+pub fn whole_lines(buffer: &mut Vec<u8>) -> Vec<Vec<u8>> {
     let Some(end) = buffer.iter().rposition(|&byte| byte == b'\n') else { return Vec::new() };
     let rest = buffer.split_off(end + 1);
     let lines = std::mem::replace(buffer, rest);

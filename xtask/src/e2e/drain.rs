@@ -4,12 +4,14 @@
 //! bound when a watch reports it. The resource usage of the process is read after its Events have been written.
 //!
 //! With `--form both` a round has a run with bare pods and one with cluster-made pods, which shows what a token volume and an owner
-//! reference cost. ServiceAccount admission is on for both; bare pods decline the token (`automountServiceAccountToken: false`).
+//! reference cost. With `--claims` each pod has a claim, and `--null-scheduler` shows what the API server and kube-controller-manager allow.
+//! ServiceAccount admission is on for both; bare pods decline the token (`automountServiceAccountToken: false`).
 
 #![expect(clippy::disallowed_types, reason = "measuring is reading a clock")]
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -18,11 +20,13 @@ use clap::{Parser, ValueEnum};
 use super::api_client::ApiClient;
 use super::bound_pods::BoundPods;
 use super::control_plane::{ControlPlane, ControlPlaneOptions};
+use super::controller_manager;
 use super::credentials::UserIdentity;
+use super::load_claims::ClaimForm;
 use super::load_objects;
 use super::outcome_checks;
 use super::plot::{self, Curve};
-use super::process::Usage;
+use super::process::{Process, Usage};
 use super::scheduler::{SchedulerArgs, SchedulerKind, SchedulerSetup};
 use super::workload::{PodForm, Workload};
 
@@ -35,6 +39,10 @@ const EVENTS_TIMEOUT: Duration = Duration::from_secs(5);
 /// What `--check` requires in comparison with kube-scheduler: pods per second, and CPU per pod.
 const THROUGHPUT_RATIO_MIN: f64 = 2.0;
 const CPU_RATIO_MAX: f64 = 0.2;
+/// The same for pods with bound claims.
+const PREBOUND_THROUGHPUT_RATIO_MIN: f64 = 4.0;
+/// What `--check` requires of Loadmaster in comparison with the null scheduler: pods per second.
+const NULL_THROUGHPUT_RATIO_MIN: f64 = 0.9;
 /// What `--check` requires of Loadmaster: CPU per cluster-made pod in comparison with a bare one.
 const CLUSTER_MADE_RATIO_MAX: f64 = 1.15;
 
@@ -71,13 +79,20 @@ pub struct Args {
     /// The form of the pods.
     #[arg(long, default_value = "cluster-made")]
     form: FormChoice,
+    /// The claims of the pods; none by default.
+    #[arg(long)]
+    claims: Option<ClaimForm>,
+    /// Also run a program that sends the same writes without deciding anything.
+    #[arg(long, requires = "claims")]
+    null_scheduler: bool,
     #[command(flatten)]
     chosen: SchedulerArgs,
     /// Number of runs of each scheduler with each form of pods; they alternate.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Fail unless Loadmaster binds twice as many pods per second with a fifth of the CPU per pod, and, with both forms, uses at most 15 %
-    /// more CPU per cluster-made pod than per bare one.
+    /// Fail unless Loadmaster binds twice as many pods per second with a fifth of the CPU per pod (with bound claims four times as many), and,
+    /// with both forms, uses at most 15 % more CPU per cluster-made pod than per bare one, and binds 90 % of the null scheduler's pods per
+    /// second.
     #[arg(long)]
     check: bool,
     /// Write the pods bound over time of the first round to an SVG file.
@@ -85,9 +100,42 @@ pub struct Args {
     svg: Option<PathBuf>,
 }
 
+/// What binds the pods of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Contender {
+    Scheduler(SchedulerKind),
+    Null,
+}
+
+impl Contender {
+    fn name(self) -> &'static str {
+        match self {
+            Contender::Scheduler(kind) => kind.name(),
+            Contender::Null => "null scheduler",
+        }
+    }
+
+    fn start(self, args: &Args, plane: &ControlPlane) -> Result<Process> {
+        let kubeconfig = plane.kubeconfig(&UserIdentity::new("system:kube-scheduler", &[]));
+        let kind = match self {
+            Contender::Scheduler(kind) => kind,
+            Contender::Null => {
+                let this = std::env::current_exe().context("finding this program")?;
+                let mut command = Command::new(this);
+                command.args(["e2e", "null-scheduler", "--namespace", NAMESPACE]);
+                command.arg("--kubeconfig").arg(kubeconfig);
+                let log = plane.folder().join("null-scheduler.log");
+                return Process::start(self.name(), &mut command, &log);
+            }
+        };
+        let setup = SchedulerSetup::new(kind.name(), plane.folder(), &kubeconfig);
+        Ok(args.chosen.start(kind, &setup)?.process)
+    }
+}
+
 /// One run of one scheduler.
 struct Run {
-    kind: SchedulerKind,
+    contender: Contender,
     form: PodForm,
     /// When each pod was bound, in seconds since the scheduler started, in order.
     bound_seconds: Vec<f64>,
@@ -115,7 +163,13 @@ impl Run {
 pub async fn run(args: &Args) -> Result<bool> {
     args.workload.check_size(args.nodes, args.pods)?;
     let kinds = args.chosen.kinds()?;
-    println!("drain {:?}: {} nodes, {} pods", args.workload, args.nodes, args.pods);
+    let mut contenders: Vec<Contender> = kinds.iter().copied().map(Contender::Scheduler).collect();
+    if args.null_scheduler {
+        ensure!(args.claims == Some(ClaimForm::Static), "the null scheduler needs --claims static");
+        contenders.push(Contender::Null);
+    }
+    let claims = args.claims.map_or(String::new(), |form| format!(", {form:?} claims"));
+    println!("drain {:?}: {} nodes, {} pods{claims}", args.workload, args.nodes, args.pods);
     println!(
         "| scheduler | pods | bound | s to first | s | pods/s | CPU s | CPU ms per pod | peak RSS MiB | API server CPU s |"
     );
@@ -123,12 +177,12 @@ pub async fn run(args: &Args) -> Result<bool> {
     let forms = args.form.forms();
     let mut runs = Vec::new();
     for round in 0..args.rounds {
-        for (&form, &kind) in
-            forms.iter().flat_map(|form| kinds.iter().map(move |kind| (form, kind)))
+        for (&form, &contender) in
+            forms.iter().flat_map(|form| contenders.iter().map(move |it| (form, it)))
         {
-            let run = drain(args, kind, form).await;
+            let run = drain(args, contender, form).await;
             let run = run.with_context(|| {
-                format!("round {} of {} with {} pods", round + 1, kind.name(), form.name())
+                format!("round {} of {} with {} pods", round + 1, contender.name(), form.name())
             })?;
             print_row(&run);
             runs.push(run);
@@ -137,52 +191,58 @@ pub async fn run(args: &Args) -> Result<bool> {
     if let Some(path) = &args.svg {
         let curve = |run: &Run| Curve {
             label: match forms {
-                [_] => run.kind.name().to_owned(),
-                _ => format!("{}, {}", run.kind.name(), run.form.name()),
+                [_] => run.contender.name().to_owned(),
+                _ => format!("{}, {}", run.contender.name(), run.form.name()),
             },
             seconds: run.bound_seconds.clone(),
         };
-        let curves: Vec<Curve> = runs.iter().take(kinds.len() * forms.len()).map(curve).collect();
+        let curves: Vec<Curve> =
+            runs.iter().take(contenders.len() * forms.len()).map(curve).collect();
         let title = format!("{} pods on {} nodes, {:?}", args.pods, args.nodes, args.workload);
         fs::write(path, plot::svg(&title, &curves)).with_context(|| path.display().to_string())?;
     }
-    let within_limits =
-        compare_schedulers(&runs) & kinds.iter().all(|&kind| compare_forms(&runs, kind));
+    let throughput_min = match args.claims {
+        Some(ClaimForm::Prebound) => PREBOUND_THROUGHPUT_RATIO_MIN,
+        _ => THROUGHPUT_RATIO_MIN,
+    };
+    let within_limits = compare_schedulers(&runs, throughput_min)
+        & compare_with_null_scheduler(&runs)
+        & kinds.iter().all(|&kind| compare_forms(&runs, kind));
     let n_faults: usize = runs.iter().map(|run| run.faults.len()).sum();
     Ok(n_faults == 0 && (within_limits || !args.check))
 }
 
-async fn drain(args: &Args, kind: SchedulerKind, form: PodForm) -> Result<Run> {
+async fn drain(args: &Args, contender: Contender, form: PodForm) -> Result<Run> {
     let plane = ControlPlane::start(&ControlPlaneOptions::default()).await?;
     let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
     let loading = Instant::now();
     load_objects::namespace(&api, NAMESPACE).await?;
     load_objects::nodes(&api, args.nodes).await?;
-    load_objects::pods_in_form(&api, NAMESPACE, args.workload, form, args.pods).await?;
+    let mut manager = load_claims(args, &api, &plane).await?;
+    load_pods(args, &api, form).await?;
     check_form(&api, form).await?;
     eprintln!(
         "starting {}; creating the nodes and {} pods took {:.1} s",
-        kind.name(),
+        contender.name(),
         form.name(),
         loading.elapsed().as_secs_f64()
     );
     let mut bound = BoundPods::watch(&api, NAMESPACE).await?;
     let apiserver_before = plane.apiserver_usage()?;
-    let kubeconfig = plane.kubeconfig(&UserIdentity::new("system:kube-scheduler", &[]));
-    let setup = SchedulerSetup::new(kind.name(), plane.folder(), &kubeconfig);
     let start = Instant::now();
-    let mut scheduler = args.chosen.start(kind, &setup)?;
+    let mut scheduler = contender.start(args, &plane)?;
     let n = args.pods as usize;
     let all = bound.wait_for(n, STANDSTILL_TIMEOUT).await;
-    scheduler.process.check_running()?;
+    scheduler.check_running()?;
+    manager.as_mut().map_or(Ok(()), Process::check_running)?;
     let all = all?;
     wait_for_events(&api, args.pods).await?;
-    let usage = scheduler.process.usage()?;
+    let usage = scheduler.usage()?;
     let apiserver = plane.apiserver_usage()?;
-    drop(scheduler);
+    drop((scheduler, manager));
     let faults = outcome_checks::faults(&api, NAMESPACE, args.pods).await?;
     let run = Run {
-        kind,
+        contender,
         form,
         bound_seconds: bound.bound_at().iter().map(|&at| (at - start).as_secs_f64()).collect(),
         usage,
@@ -197,6 +257,34 @@ async fn drain(args: &Args, kind: SchedulerKind, form: PodForm) -> Result<Run> {
         plane.finish();
     }
     Ok(run)
+}
+
+/// Creates the claims of the pods. Returns kube-controller-manager if it is needed to bind them.
+async fn load_claims(
+    args: &Args,
+    api: &ApiClient,
+    plane: &ControlPlane,
+) -> Result<Option<Process>> {
+    let Some(claims) = args.claims else { return Ok(None) };
+    let flags = [
+        "--controllers=persistentvolume-binder-controller,persistentvolume-protection-controller,\
+         persistentvolumeclaim-protection-controller",
+        "--kube-api-qps=5000",
+        "--kube-api-burst=5000",
+    ];
+    let manager = controller_manager::start(&plane.admin_kubeconfig(), plane.folder(), &flags)?;
+    claims.load(api, NAMESPACE, args.nodes, args.pods).await?;
+    Ok((claims == ClaimForm::Static).then_some(manager))
+}
+
+async fn load_pods(args: &Args, api: &ApiClient, form: PodForm) -> Result<()> {
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    let (workload, has_claims) = (args.workload, args.claims.is_some());
+    let make = move |i| {
+        let pod = workload.pod(i);
+        form.apply(if has_claims { ClaimForm::add_to(i, pod) } else { pod })
+    };
+    load_objects::create_all(api, &path, 0..args.pods, make).await.context("creating pods")
 }
 
 /// An error if admission did not leave the pods in this form.
@@ -229,7 +317,7 @@ async fn wait_for_events(api: &ApiClient, n_pods: u32) -> Result<()> {
 fn print_row(run: &Run) {
     println!(
         "| {} | {} | {} | {:.1} | {:.1} | {:.0} | {:.1} | {:.3} | {} | {:.1} |",
-        run.kind.name(),
+        run.contender.name(),
         run.form.name(),
         run.bound_seconds.len(),
         run.bound_seconds.first().copied().unwrap_or(f64::NAN),
@@ -241,38 +329,52 @@ fn print_row(run: &Run) {
         run.apiserver.cpu_seconds,
     );
     for fault in &run.faults {
-        println!("{}: {fault}", run.kind.name());
+        println!("{}: {fault}", run.contender.name());
     }
 }
 
+/// The median figure of Loadmaster's runs, divided by that of the other one.
+fn median_ratio(runs: &[Run], other: Contender, figure: fn(&Run) -> f64) -> Option<f64> {
+    let median_of = |contender: Contender| {
+        median(runs.iter().filter(|run| run.contender == contender).map(figure).collect())
+    };
+    Some(median_of(Contender::Scheduler(SchedulerKind::Loadmaster))? / median_of(other)?)
+}
+
 /// Prints medians side by side; whether they are within the limits.
-fn compare_schedulers(runs: &[Run]) -> bool {
-    let median_of = |kind: SchedulerKind, figure: fn(&Run) -> f64| {
-        median(runs.iter().filter(|run| run.kind == kind).map(figure).collect())
-    };
-    let ratio = |figure: fn(&Run) -> f64| {
-        Some(
-            median_of(SchedulerKind::Loadmaster, figure)?
-                / median_of(SchedulerKind::KubeScheduler, figure)?,
-        )
-    };
+fn compare_schedulers(runs: &[Run], throughput_min: f64) -> bool {
+    let other = Contender::Scheduler(SchedulerKind::KubeScheduler);
+    let ratio = |figure: fn(&Run) -> f64| median_ratio(runs, other, figure);
     let (Some(faster), Some(cpu)) = (ratio(Run::pods_per_second), ratio(Run::cpu_ms_per_pod))
     else {
         return true;
     };
     println!("loadmaster / kube-scheduler, medians:");
-    println!("  pods/s        {faster:.2} (required: at least {THROUGHPUT_RATIO_MIN})");
+    println!("  pods/s        {faster:.2} (required: at least {throughput_min})");
     println!("  CPU per pod   {cpu:.3} (required: at most {CPU_RATIO_MAX})");
     if let Some(rss) = ratio(|run| run.usage.rss_peak_bytes as f64) {
         println!("  peak RSS      {rss:.2}");
     }
-    faster >= THROUGHPUT_RATIO_MIN && cpu <= CPU_RATIO_MAX
+    faster >= throughput_min && cpu <= CPU_RATIO_MAX
+}
+
+/// Prints the median throughput in comparison with the null scheduler; whether it is within the limit.
+fn compare_with_null_scheduler(runs: &[Run]) -> bool {
+    let Some(ratio) = median_ratio(runs, Contender::Null, Run::pods_per_second) else {
+        return true;
+    };
+    println!("loadmaster / null scheduler, medians:");
+    println!("  pods/s        {ratio:.2} (required: at least {NULL_THROUGHPUT_RATIO_MIN})");
+    ratio >= NULL_THROUGHPUT_RATIO_MIN
 }
 
 /// Prints the CPU per pod of each pair of runs of a scheduler, bare and cluster-made; whether the median ratio is within the limit, which
 /// is for Loadmaster.
 fn compare_forms(runs: &[Run], kind: SchedulerKind) -> bool {
-    let of = |form: PodForm| runs.iter().filter(move |run| run.kind == kind && run.form == form);
+    let contender = Contender::Scheduler(kind);
+    let of = |form: PodForm| {
+        runs.iter().filter(move |run| run.contender == contender && run.form == form)
+    };
     let pairs: Vec<(f64, f64)> = of(PodForm::Bare)
         .zip(of(PodForm::ClusterMade))
         .map(|(bare, cluster_made)| (bare.cpu_ms_per_pod(), cluster_made.cpu_ms_per_pod()))
@@ -303,9 +405,12 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn run(kind: SchedulerKind, seconds: f64, cpu_seconds: f64) -> Run {
+    const KUBE_SCHEDULER: Contender = Contender::Scheduler(SchedulerKind::KubeScheduler);
+    const LOADMASTER: Contender = Contender::Scheduler(SchedulerKind::Loadmaster);
+
+    fn run(contender: Contender, seconds: f64, cpu_seconds: f64) -> Run {
         Run {
-            kind,
+            contender,
             form: PodForm::ClusterMade,
             bound_seconds: (1..=100).map(|at| seconds * f64::from(at) / 100.0).collect(),
             usage: Usage { cpu_seconds, rss_peak_bytes: 1 << 20, ..Usage::default() },
@@ -326,12 +431,9 @@ mod tests {
     #[test]
     fn throughput_and_cpu_must_both_reach_their_target() {
         let check = |seconds, cpu_seconds, within_limits| {
-            let runs = [
-                run(SchedulerKind::KubeScheduler, 10.0, 10.0),
-                run(SchedulerKind::Loadmaster, seconds, cpu_seconds),
-            ];
+            let runs = [run(KUBE_SCHEDULER, 10.0, 10.0), run(LOADMASTER, seconds, cpu_seconds)];
             assert_eq!(
-                compare_schedulers(&runs),
+                compare_schedulers(&runs, 2.0),
                 within_limits,
                 "{seconds} s, {cpu_seconds} CPU s"
             );
@@ -339,8 +441,21 @@ mod tests {
         check(5.0, 2.0, true);
         check(5.1, 2.0, false);
         check(5.0, 2.1, false);
+        let alone = [run(KUBE_SCHEDULER, 10.0, 10.0)];
+        assert!(compare_schedulers(&alone, 2.0), "nothing to compare with");
+    }
+
+    #[test]
+    fn throughput_is_compared_with_the_null_scheduler() {
+        let check = |seconds, within_limit| {
+            let runs = [run(Contender::Null, 9.0, 1.0), run(LOADMASTER, seconds, 1.0)];
+            assert_eq!(compare_with_null_scheduler(&runs), within_limit, "{seconds} s");
+        };
+        check(9.0, true);
+        check(9.9, true);
+        check(10.1, false);
         assert!(
-            compare_schedulers(&[run(SchedulerKind::KubeScheduler, 10.0, 10.0)]),
+            compare_with_null_scheduler(&[run(LOADMASTER, 1.0, 1.0)]),
             "nothing to compare with"
         );
     }
@@ -348,7 +463,10 @@ mod tests {
     #[test]
     fn the_median_ratio_of_pairs_of_forms_is_limited() {
         let check = |kind, cpu_seconds: &[(f64, f64)], within_limit| {
-            let run = |form, cpu_seconds| Run { form, ..run(kind, 10.0, cpu_seconds) };
+            let run = |form, cpu_seconds| Run {
+                form,
+                ..run(Contender::Scheduler(kind), 10.0, cpu_seconds)
+            };
             let runs: Vec<Run> = cpu_seconds
                 .iter()
                 .flat_map(|&(bare, made)| {
@@ -364,7 +482,7 @@ mod tests {
         check(loadmaster, &[(10.0, 30.0), (20.0, 22.0), (5.0, 5.0)], true);
         check(loadmaster, &[(10.0, 30.0), (20.0, 24.0), (5.0, 5.0)], false);
         check(SchedulerKind::KubeScheduler, &[(10.0, 30.0)], true);
-        let only_one_form = [run(loadmaster, 10.0, 10.0)];
+        let only_one_form = [run(LOADMASTER, 10.0, 10.0)];
         assert!(compare_forms(&only_one_form, loadmaster), "nothing to compare with");
     }
 }

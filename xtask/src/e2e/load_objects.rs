@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::api_client::ApiClient;
-use super::workload::{PodForm, Workload, node};
+use super::workload::{Workload, node};
 
 /// The number of concurrent requests. With more, they would only wait in the API server.
 const N_CONCURRENT: u32 = 32;
@@ -57,20 +57,6 @@ pub async fn pods(
     create_all(api, &path, which, move |i| workload.pod(i)).await.context("creating pods")
 }
 
-/// Creates `n` pods of a workload in a form.
-pub async fn pods_in_form(
-    api: &ApiClient,
-    namespace: &str,
-    workload: Workload,
-    form: PodForm,
-    n: u32,
-) -> Result<()> {
-    let path = format!("/api/v1/namespaces/{namespace}/pods");
-    create_all(api, &path, 0..n, move |i| form.apply(workload.pod(i)))
-        .await
-        .context("creating pods")
-}
-
 /// Creates `n` pods of a workload, alternately for these schedulers.
 pub async fn pods_for(
     api: &ApiClient,
@@ -88,13 +74,14 @@ pub async fn pods_for(
     create_all(api, &path, 0..n, make).await.context("creating pods")
 }
 
-async fn create_all<F>(api: &ApiClient, path: &str, which: Range<u32>, make: F) -> Result<()>
+/// Creates objects in the collection `path`.
+pub async fn create_all<F>(api: &ApiClient, path: &str, which: Range<u32>, make: F) -> Result<()>
 where
-    F: Fn(u32) -> Value + Copy + Send + 'static,
+    F: Fn(u32) -> Value + Clone + Send + 'static,
 {
     let mut tasks = JoinSet::new();
     for task in 0..N_CONCURRENT {
-        let (api, path, which) = (api.clone(), path.to_owned(), which.clone());
+        let (api, path, which, make) = (api.clone(), path.to_owned(), which.clone(), make.clone());
         tasks.spawn(async move {
             for i in which.skip(task as usize).step_by(N_CONCURRENT as usize) {
                 api.create(&path, &make(i)).await?;
