@@ -16,6 +16,7 @@ mod gpushare;
 mod histories;
 mod kill_writes;
 mod kubectl;
+mod kubernetes_tests;
 mod null_scheduler;
 mod rbac;
 mod record;
@@ -67,7 +68,8 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum E2eCommand {
-    /// Build etcd, kube-apiserver, kube-scheduler, kube-controller-manager and kubectl into conformance/bin.
+    /// Build etcd, kube-apiserver, kube-scheduler, kube-controller-manager, kubectl and Kubernetes' tests of the scheduler into
+    /// conformance/bin.
     Build,
     /// Start a control plane, print the path of its kubeconfig, and run until standard input is closed or Ctrl-C is pressed.
     ControlPlane(ControlPlaneArgs),
@@ -81,6 +83,8 @@ enum E2eCommand {
     KillWrites(kill_writes::Args),
     /// Compare the output of the same kubectl commands on a real API server and on the embedded one.
     Kubectl(kubectl::Args),
+    /// Run Kubernetes' own end-to-end tests of the scheduler on simulated nodes.
+    KubernetesTests(kubernetes_tests::Args),
     /// Compare the embedded controllers with kube-controller-manager.
     Controllers(controllers::Args),
     /// Benchmark scheduling of pods that are already pending.
@@ -159,6 +163,7 @@ async fn dispatch(what: &E2eCommand) -> Result<bool> {
         E2eCommand::Conformance(args) => conformance::run(args).await,
         E2eCommand::KillWrites(args) => kill_writes::run(args).await,
         E2eCommand::Kubectl(args) => kubectl::run(args).await,
+        E2eCommand::KubernetesTests(args) => kubernetes_tests::run(args).await,
         E2eCommand::Controllers(args) => controllers::run(args).await,
         E2eCommand::Demos => demos::run(),
         E2eCommand::Drain(args) => drain::run(args).await,

@@ -34,6 +34,7 @@ const STEPS: &[Step] = &[
     Xtask("twin --preemption 5000"),
     Xtask("simulate --runs 10000"),
     Xtask("e2e build"),
+    Xtask("e2e kubernetes-tests"),
     Xtask("e2e controllers"),
     Xtask("e2e kill-writes --rounds 500"),
     Xtask("e2e churn --changes 100000"),

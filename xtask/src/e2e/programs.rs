@@ -16,6 +16,8 @@ pub enum Program {
     KubeScheduler,
     KubeControllerManager,
     Kubectl,
+    /// Kubernetes' own end-to-end tests of the scheduler.
+    E2eTests,
     /// Our program with client-go's informers, which reports the state of their caches.
     Informer,
     /// Our program with kube-rs' controllers, which annotates objects and reports the state of its caches.
@@ -24,12 +26,13 @@ pub enum Program {
 
 impl Program {
     /// All of them.
-    pub const ALL: [Program; 7] = [
+    pub const ALL: [Program; 8] = [
         Program::Etcd,
         Program::KubeApiserver,
         Program::KubeScheduler,
         Program::KubeControllerManager,
         Program::Kubectl,
+        Program::E2eTests,
         Program::Informer,
         Program::Reconciler,
     ];
@@ -42,6 +45,7 @@ impl Program {
             Program::KubeScheduler => "kube-scheduler",
             Program::KubeControllerManager => "kube-controller-manager",
             Program::Kubectl => "kubectl",
+            Program::E2eTests => "e2e",
             Program::Informer => "informer",
             Program::Reconciler => "reconciler",
         }

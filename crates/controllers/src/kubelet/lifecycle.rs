@@ -6,7 +6,7 @@
 //! | `loadmaster.io/init-seconds` | run time of each init container | 1 |
 //! | `loadmaster.io/run-seconds` | run time of its containers, then they terminate | unlimited; pods of Jobs 5 to 30 |
 //! | `loadmaster.io/exit-code` | exit code of its containers | 0 |
-//! | `loadmaster.io/stop-seconds` | time from deletion to termination, at most its grace period | 0 |
+//! | `loadmaster.io/stop-seconds` | time from deletion to termination, at most its grace period | the longest `preStop.sleep`, or 0 |
 //!
 //! All containers of a pod behave alike. Terminated ones are restarted according to the restart policy, with kubelets' exponential backoff.
 
@@ -273,7 +273,7 @@ impl PodLifecycle<'_> {
     /// It is being deleted; `deadline` is when its grace ends.
     fn stop(&self, deadline: Timestamp) -> PodAction {
         let grace = self.pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
-        let stop = self.duration_setting(STOP).unwrap_or(Duration::ZERO);
+        let stop = self.duration_setting(STOP).unwrap_or_else(|| self.pre_stop_sleep());
         let grace_span = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
         let early = grace_span.saturating_sub(stop);
         let at = deadline.saturating_sub(jiff::SignedDuration::try_from(early).unwrap_or_default());
@@ -293,6 +293,13 @@ impl PodLifecycle<'_> {
         }
         // With grace period 0 the API server removes it with its last finalizer.
         if grace == 0 { PodAction::Nothing } else { PodAction::Delete }
+    }
+
+    /// The longest `sleep` of a preStop hook: the hooks of all containers run at the same time.
+    fn pre_stop_sleep(&self) -> Duration {
+        let hooks = self.spec.containers.iter().filter_map(|it| it.lifecycle.as_ref()?.pre_stop.as_ref());
+        let sleeps = hooks.filter_map(|hook| u64::try_from(hook.sleep.as_ref()?.seconds).ok());
+        Duration::from_secs(sleeps.max().unwrap_or(0))
     }
 
     /// Whether a condition is true in the status.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
@@ -130,7 +131,7 @@ impl Controller for NodeController {
         let ready = condition(node, "Ready");
         let is_ready = ready.is_some_and(|it| it.status == "True") && address_of(node).is_some();
         let due = NodeController::due(heartbeat, &key.name, ready, now);
-        if is_ready && due > now {
+        if is_ready && due > now && extended_resource_changes(node).is_empty() {
             return ReconcileResult::requeue_after(now.duration_until(due).unsigned_abs());
         }
         let range = IpRange::parse(NODE_IP_RANGE);
@@ -217,7 +218,29 @@ fn status(node: &Node, address: Option<Ipv4Addr>, now: Timestamp) -> Value {
     if allocatable.is_none() {
         all["allocatable"] = capacity.map_or_else(huge, |capacity| json!(capacity));
     }
+    for (name, amount) in extended_resource_changes(node) {
+        all["allocatable"][name] = amount;
+    }
     all
+}
+
+/// What changes in `allocatable` because somebody advertised an extended resource, or withdrew it, in `capacity`, as
+/// `pkg/kubelet/nodestatus` does. An amount that is in both is not changed. Null removes an entry.
+fn extended_resource_changes(node: &Node) -> BTreeMap<&str, Value> {
+    let status = node.status.as_ref();
+    let capacity = status.and_then(|it| it.capacity.as_ref());
+    let allocatable = status.and_then(|it| it.allocatable.as_ref());
+    let advertised = capacity.into_iter().flatten().map(|(name, amount)| (name, json!(amount)));
+    let withdrawn = allocatable.into_iter().flatten().map(|(name, _)| (name, Value::Null));
+    let is_in = |amounts: Option<&BTreeMap<String, Quantity>>, name: &String| {
+        amounts.is_some_and(|amounts| amounts.contains_key(name))
+    };
+    let is_extended = |name: &str| name.contains('/') && !name.contains("kubernetes.io/");
+    advertised
+        .chain(withdrawn)
+        .filter(|(name, _)| is_in(capacity, name) != is_in(allocatable, name) && is_extended(name))
+        .map(|(name, amount)| (name.as_str(), amount))
+        .collect()
 }
 
 /// A time as Kubernetes writes it.

@@ -97,6 +97,32 @@ fn nodes_are_created_once_and_stay_ready() {
 }
 
 #[test]
+fn extended_resources_in_the_capacity_become_allocatable() {
+    let mut bench = bench(1);
+    let mut check = |change: Value, want: &[(&str, &str)]| {
+        let key = Key::new(Kind::Node, "", "node-0");
+        let patch = Patch::Strategic(json!({"status": change}));
+        bench.send_as_client(&ControllerRequest::patch_status(key, patch));
+        bench.run_until_idle();
+        let status = bench.get::<Node>("", "node-0").unwrap().status.unwrap();
+        let allocatable = status.allocatable.unwrap();
+        let native = ["cpu", "memory", "ephemeral-storage", "pods"];
+        let found: Vec<(&str, &str)> = allocatable
+            .iter()
+            .filter(|(name, _)| !native.contains(&name.as_str()))
+            .map(|(name, amount)| (name.as_str(), amount.0.as_str()))
+            .collect();
+        assert_eq!(found, want, "{change}");
+        assert_eq!(allocatable["cpu"].0, "32");
+    };
+    let foo = "example.com/foo";
+    check(json!({"capacity": {foo: "5"}}), &[(foo, "5")]);
+    check(json!({"allocatable": {foo: "4"}}), &[(foo, "4")]);
+    check(json!({"capacity": {"hugepages-2Mi": "1Gi", "x.kubernetes.io/y": "1"}}), &[(foo, "4")]);
+    check(json!({"capacity": {foo: null}}), &[]);
+}
+
+#[test]
 fn leases_are_renewed_and_statuses_reported() {
     let mut bench = bench(5);
     let start = bench.now();
@@ -215,6 +241,11 @@ fn deletion_respects_stop_seconds_and_grace_period() {
     let mut bench = bench(1);
     pod(&mut bench, "slow", json!({"loadmaster.io/stop-seconds": "7"}), json!({}));
     pod(&mut bench, "stuck", json!({"loadmaster.io/stop-seconds": "99"}), json!({}));
+    let hook = |name: &str, seconds: u8| {
+        json!({"name": name, "image": "i", "lifecycle": {"preStop": {"sleep": {"seconds": seconds}}}})
+    };
+    let hooks = json!([hook("a", 3), hook("b", 7)]);
+    pod(&mut bench, "sleeper", json!({}), json!({"spec": {"containers": hooks}}));
     pod(
         &mut bench,
         "held",
@@ -222,14 +253,14 @@ fn deletion_respects_stop_seconds_and_grace_period() {
         json!({"metadata": {"finalizers": ["a.b/c"]}, "spec": {"restartPolicy": "Never"}}),
     );
     bench.advance_time(seconds(1));
-    for name in ["slow", "stuck", "held"] {
+    for name in ["slow", "stuck", "sleeper", "held"] {
         let pod = bench.get::<Pod>("default", name).unwrap();
         bench.send_as_client(&ControllerRequest::delete(&pod));
     }
     bench.advance_time(seconds(6));
     assert_eq!(
-        (shown(&bench, "slow"), shown(&bench, "stuck")),
-        (READY.to_owned(), READY.to_owned())
+        (shown(&bench, "slow"), shown(&bench, "stuck"), shown(&bench, "sleeper")),
+        (READY.to_owned(), READY.to_owned(), format!("{READY},runn"))
     );
     assert_eq!(
         shown(&bench, "held"),
@@ -237,7 +268,7 @@ fn deletion_respects_stop_seconds_and_grace_period() {
         "the owner of the finalizer sees its final status"
     );
     bench.advance_time(seconds(1));
-    assert_eq!(shown(&bench, "slow"), "deleted");
+    assert_eq!((&*shown(&bench, "slow"), &*shown(&bench, "sleeper")), ("deleted", "deleted"));
     bench.advance_time(seconds(23));
     assert_eq!(shown(&bench, "stuck"), "deleted", "its grace period is over");
     let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
