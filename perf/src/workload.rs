@@ -336,6 +336,7 @@ impl Source {
             nominated_node_name: Str::default(),
             created: None,
             started: None,
+            scheduled: None,
             terminating: false,
             disruption: None,
             generation: 0,
