@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use loadmaster_api::Node;
-use loadmaster_framework::{ActionType, ClusterEvent, EventResource};
+use loadmaster_framework::{ActionType, ClusterEvent, EventResource, FeatureGates};
 use serde_json::{Value, json};
 
 use super::testkit::*;
