@@ -236,6 +236,11 @@ impl PluginStates {
         self.version
     }
 
+    /// The first state of this type, for tests that do not have its slot.
+    pub fn find<T: Any>(&self) -> Option<&T> {
+        self.states.iter().find_map(|state| (**state).as_any().downcast_ref())
+    }
+
     /// Number of states.
     pub fn len(&self) -> usize {
         self.states.len()

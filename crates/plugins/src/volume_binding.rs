@@ -31,8 +31,9 @@ use loadmaster_framework::label_columns::LabelValueId;
 use loadmaster_framework::{
     Code, Cx, CycleStateSlot, EvaluatorCx, ExtensionPoints, Failure, Filter, Incremental, NodeInfo,
     NodeRow, NodeStateSlot, ObjectChange, ObjectEventHandler, ObjectSlot, PluginDef, PluginError,
-    PluginStateSlot, PodInfo, PolicyRule, PreFilter, PreFilterResult, PreScore, PreScoreResult,
-    PrepareCx, PrepareResult, Rejection, Score, SerialCx, Sign, WatchRequirement, World,
+    PluginStateSlot, PluginStates, PodInfo, PolicyRule, PreFilter, PreFilterResult, PreScore,
+    PreScoreResult, PrepareCx, PrepareResult, Rejection, Score, SerialCx, Sign, WatchRequirement,
+    World,
 };
 use serde_json::Value;
 use smallvec::SmallVec;
@@ -67,6 +68,12 @@ pub const REASONS: DeclaredReasons = &[
 
 /// The plugin's entry in the registry.
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: Some(complete_args) };
+
+/// How many claims and volumes the plugin assumes to be other than the API server says: none while no pod is reserved and every event
+/// has arrived.
+pub fn n_assumed(states: &PluginStates) -> usize {
+    states.find::<AssumeCache>().map_or(0, AssumeCache::n_assumed)
+}
 
 struct VolumeBinding {
     bind_timeout: Duration,

@@ -1,5 +1,5 @@
-//! An API server in memory: nodes, pods, PodDisruptionBudgets and two custom kinds, the API calls of a scheduler, and a watch event for
-//! every change.
+//! An API server in memory: nodes, pods, PodDisruptionBudgets and other kinds as JSON, the API calls of a scheduler, and a watch event
+//! for every change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub enum WatchedKind {
     NodePool,
     /// A custom kind: created for a pod by a plugin, and made ready by a controller.
     Attachment,
-    /// A kind that out-of-tree plugins watch ([`FakeApiServer::serve_kind`]).
+    /// Another kind that plugins watch ([`FakeApiServer::serve_kind`]). Its objects have uids and resource versions.
     Other(Gvr),
 }
 
@@ -85,11 +85,16 @@ pub struct FakeApiServer {
     /// By `namespace/name`.
     pods: BTreeMap<String, Pod>,
     budgets: BTreeMap<Str, Arc<PodDisruptionBudget>>,
-    /// Objects of custom kinds, by kind and name, or `namespace/name`.
-    custom_objects: BTreeMap<(WatchedKind, Str), Value>,
-    /// Kinds that out-of-tree plugins watch.
+    /// Objects of custom kinds, by name, or `namespace/name`.
+    custom_objects: BTreeMap<WatchedKind, BTreeMap<Str, Value>>,
     other_kinds: Vec<WatchedKind>,
+    /// The last resource version.
+    version: u64,
+    /// A bug: updates of older versions are accepted.
+    pub ignores_conflicts: bool,
     pending_events: Vec<WatchEvent>,
+    /// Number of watch events until now.
+    n_changes: u64,
     /// Node by uid of every pod that was ever bound.
     bound: BTreeMap<Box<str>, Str>,
     /// Pods that were bound to a second node, which must not happen.
@@ -160,29 +165,62 @@ impl FakeApiServer {
         self.budgets.insert(name, budget);
     }
 
-    /// Serves a kind that out-of-tree plugins watch.
+    /// Serves another kind that plugins watch.
     pub fn serve_kind(&mut self, kind: Gvr) {
         self.other_kinds.push(WatchedKind::Other(kind));
     }
 
+    /// Number of changes until now.
+    pub fn n_changes(&self) -> u64 {
+        self.n_changes
+    }
+
     /// The objects of a custom kind, by name, or `namespace/name`.
-    pub fn custom_objects(&self, kind: WatchedKind) -> impl Iterator<Item = (&Str, &Value)> {
-        let of_kind = move |((known, _), _): &(&(WatchedKind, Str), &Value)| *known == kind;
-        self.custom_objects.iter().filter(of_kind).map(|((_, name), object)| (name, object))
+    pub fn custom_objects(
+        &self,
+        kind: &WatchedKind,
+    ) -> impl Iterator<Item = (&Str, &Value)> + use<'_> {
+        self.custom_objects.get(kind).into_iter().flatten()
+    }
+
+    /// The objects of all custom kinds.
+    pub fn all_custom_objects(&self) -> impl Iterator<Item = (&WatchedKind, &Str, &Value)> {
+        let all = self.custom_objects.iter();
+        all.flat_map(|(kind, of_kind)| of_kind.iter().map(move |(name, it)| (kind, name, it)))
+    }
+
+    /// An object of a custom kind by its name, or `namespace/name`.
+    pub fn custom_object(&self, kind: &WatchedKind, name: &str) -> Option<&Value> {
+        self.custom_objects.get(kind)?.get(name)
     }
 
     /// Creates or replaces an object of a custom kind.
-    pub fn upsert_custom_object(&mut self, kind: WatchedKind, name: &Str, object: Value) {
-        let event = custom_event(kind.clone(), name, Some(object.clone()));
-        let before = self.custom_objects.insert((kind, name.clone()), object.clone());
-        if before.as_ref() != Some(&object) {
-            self.pending_events.push(event);
+    pub fn upsert_custom_object(&mut self, kind: WatchedKind, name: &Str, mut object: Value) {
+        let before = self.custom_object(&kind, name);
+        let is_versioned = matches!(kind, WatchedKind::Other(_));
+        if is_versioned {
+            let known = |field: &str| before.map(|before| before["metadata"][field].clone());
+            let uid = known("uid").unwrap_or_else(|| format!("o{}", self.version).into());
+            let version = known("resourceVersion").unwrap_or_default();
+            object["metadata"]["uid"] = uid;
+            object["metadata"]["resourceVersion"] = version;
         }
+        if before == Some(&object) {
+            return;
+        }
+        if is_versioned {
+            self.version += 1;
+            object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        }
+        self.push(custom_event(kind.clone(), name, Some(object.clone())));
+        self.custom_objects.entry(kind).or_default().insert(name.clone(), object);
     }
 
     pub fn delete_custom_object(&mut self, kind: WatchedKind, name: &Str) {
-        if self.custom_objects.remove(&(kind.clone(), name.clone())).is_some() {
-            self.pending_events.push(custom_event(kind, name, None));
+        let of_kind = self.custom_objects.get_mut(&kind);
+        if of_kind.is_some_and(|of_kind| of_kind.remove(name).is_some()) {
+            self.version += 1;
+            self.push(custom_event(kind, name, None));
         }
     }
 
@@ -249,7 +287,7 @@ impl FakeApiServer {
             WatchedKind::Pod => self.pods.values().map(pod_event).collect(),
             WatchedKind::Budget => self.budgets.values().map(budget).collect(),
             WatchedKind::NodePool | WatchedKind::Attachment | WatchedKind::Other(_) => self
-                .custom_objects(kind.clone())
+                .custom_objects(kind)
                 .map(|(name, object)| custom_event(kind.clone(), name, Some(object.clone())))
                 .collect(),
         }
@@ -301,7 +339,7 @@ impl FakeApiServer {
             true => name,
             false => &Str::new(&format!("{namespace}/{name}")),
         };
-        let known = self.custom_objects.get(&(kind.clone(), name.clone()));
+        let known = self.custom_object(&kind, name);
         match (request.verb, known) {
             (Verb::Create, Some(_)) => {
                 rejected(409, format!("{resource} {:?} already exists", name.as_str()))
@@ -312,7 +350,28 @@ impl FakeApiServer {
                 Ok(object)
             }
             (Verb::Get, Some(object)) => Ok(object.clone()),
-            (Verb::Get, None) => rejected(404, format!("{resource} {:?} not found", name.as_str())),
+            (Verb::Update, Some(known)) => {
+                let mut object = request.body.clone().unwrap_or_default();
+                let differs = |field: &str| known["metadata"][field] != object["metadata"][field];
+                if differs("uid") || differs("resourceVersion") && !self.ignores_conflicts {
+                    return rejected(
+                        409,
+                        format!(
+                            "Operation cannot be fulfilled on {resource} {:?}: the object has been modified; please apply your changes to the latest version and try again",
+                            name.as_str()
+                        ),
+                    );
+                }
+                // The status is a subresource.
+                if let Some(status) = known.get("status") {
+                    object["status"] = status.clone();
+                }
+                self.upsert_custom_object(kind.clone(), name, object);
+                Ok(self.custom_object(&kind, name).cloned().unwrap_or_default())
+            }
+            (Verb::Get | Verb::Update, None) => {
+                rejected(404, format!("{resource} {:?} not found", name.as_str()))
+            }
             (verb, _) => rejected(405, format!("{verb:?} of {resource}")),
         }
     }
@@ -352,11 +411,16 @@ impl FakeApiServer {
     }
 
     fn push_pod_event(&mut self, pod: &Pod) {
-        self.pending_events.push(pod_event(pod));
+        self.push(pod_event(pod));
     }
 
     fn push_event(&mut self, kind: WatchedKind, key: Box<str>, event: EngineEvent) {
-        self.pending_events.push(WatchEvent { kind, key, event });
+        self.push(WatchEvent { kind, key, event });
+    }
+
+    fn push(&mut self, event: WatchEvent) {
+        self.n_changes += 1;
+        self.pending_events.push(event);
     }
 }
 

@@ -17,6 +17,10 @@
 //! | `watching_plugin`, `holding_plugin` | test plugins: one reads watched objects and published values; one holds pods at Permit and waits in PreBind |
 //! | `plugin_workload` | custom objects and their controller, and the plugin author's service |
 //! | `out_of_tree` | out-of-tree plugins, and the objects and services around them |
+//! | `volumes` | claims, volumes, and their controllers |
+//! | `reporting_plugin` | a test plugin in every profile, which reports what is reserved |
+//! | `simulated_profiles` | builds the profiles |
+//! | `watched_objects` | the objects that plugins watch |
 //! | `plugin_calls`, `plugin_model` | what the test plugins did, and what they should see and do |
 //! | `faulty_network` | the faults of a run, and the network that injects them |
 //! | `reference_model` | an independent copy of what the engine knows |
@@ -35,9 +39,13 @@ mod plugin_calls;
 mod plugin_model;
 mod plugin_workload;
 mod reference_model;
+mod reporting_plugin;
 mod runner;
 mod runs;
+mod simulated_profiles;
 mod trace;
+mod volumes;
+mod watched_objects;
 mod watching_plugin;
 mod workload;
 
@@ -83,6 +91,8 @@ pub struct SimulatedSchedulerConfig {
     /// What happens around the out-of-tree plugins of `profile`
     /// ([`SimulatedSchedulerConfig::with_out_of_tree_plugins`]).
     pub out_of_tree: Option<Arc<OutOfTreeWorkload>>,
+    /// Some runs have claims and volumes.
+    pub with_volumes: bool,
     pub gates: FeatureGates,
 }
 
@@ -109,6 +119,20 @@ pub enum InjectedBug {
     LostTimeouts,
     /// The reference model does not see Unreserve, as if the resources of a rejected pod were not released.
     LostUnreserve,
+    /// The API server accepts updates of old versions of claims and volumes.
+    IgnoredConflict,
+    /// Watch events of volumes that have a claim are dropped.
+    LostVolumeUpdate,
+    /// Watch events of bound claims are dropped.
+    LostClaimUpdate,
+    /// Watch events of CSINodes are dropped, as if nodes had no limits.
+    LostCsiNode,
+    /// Claims are received without ReadWriteOncePod.
+    WrongAccessMode,
+    /// Claims are received as bound when a volume is reserved for them, as if PreBind did not wait.
+    EarlyBinding,
+    /// PreBind does not mark the volumes that it binds, so that they stay reserved for their claims.
+    UnmarkedVolume,
 }
 
 /// Counts of a run in which no invariant was violated.
@@ -137,6 +161,10 @@ pub struct SimulationReport {
     pub reserved: u64,
     pub held: u64,
     pub waits: u64,
+    /// Claims created by users, writes of PreBind for claims and volumes, and failures of the provisioner.
+    pub claims: u64,
+    pub volume_writes: u64,
+    pub failed_provisions: u64,
     /// Pods that were bound after the faults had ended, but only because they had been unschedulable for five minutes: perhaps a
     /// queueing hint missed an event.
     pub bound_after_flush: u64,
@@ -164,6 +192,9 @@ impl SimulationReport {
             reserved,
             held,
             waits,
+            claims,
+            volume_writes,
+            failed_provisions,
             ..
         } = other;
         self.pods += pods;
@@ -180,6 +211,9 @@ impl SimulationReport {
         self.reserved += reserved;
         self.held += held;
         self.waits += waits;
+        self.claims += claims;
+        self.volume_writes += volume_writes;
+        self.failed_provisions += failed_provisions;
         self.bound_after_flush += other.bound_after_flush;
         self.unschedulable += other.unschedulable;
         self.trace = 0;

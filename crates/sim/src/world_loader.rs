@@ -220,18 +220,23 @@ fn add_pods<'s>(
         }
     }
     for pod in nominated {
-        if passes_pre_enqueue(world, profiles, &pod) {
+        // Only pods that pass PreEnqueue can be nominated.
+        let profile = profile_for_pod(profiles, &pod);
+        if profile.is_some_and(|it| passes_pre_enqueue(it, world, &it.states, &pod)) {
             world.add_nominated_pod(pod.nominated_node_name.clone(), pod);
         }
     }
     Ok(pending)
 }
 
-/// Only pods that pass PreEnqueue can be nominated.
-fn passes_pre_enqueue(world: &World, profiles: &[Profile], pod: &PodInfo) -> bool {
-    let Some(profile) = profile_for_pod(profiles, pod) else { return false };
-    let cycle = CycleState::default();
-    let cx = Cx { world, cycle: &cycle, states: &profile.states };
+/// Whether no PreEnqueue plugin gates the pod.
+pub(crate) fn passes_pre_enqueue(
+    profile: &Profile,
+    world: &World,
+    states: &PluginStates,
+    pod: &PodInfo,
+) -> bool {
+    let cx = Cx { world, cycle: &CycleState::default(), states };
     profile.pre_enqueue.iter().all(|member| member.point.pre_enqueue(cx, pod).is_ok())
 }
 

@@ -91,7 +91,7 @@ fn run(
     let def = PluginDef { name: "Closing", build, args: None };
     let registry = loadmaster_plugins::in_tree_registry().with(def);
     let profile = json!({"plugins": {"multiPoint": {"enabled": [{"name": "Closing"}]}}});
-    let mut workload = OutOfTreeWorkload::default();
+    let mut workload = OutOfTreeWorkload { volumes: true, ..OutOfTreeWorkload::default() };
     let source = |rng: &mut loadmaster_framework::Rng,
                   cluster: loadmaster_sim::simulate::ClusterView<'_>| {
         let nodes: Vec<&str> = cluster.nodes().map(|node| node.name()).collect();
@@ -114,7 +114,10 @@ fn run(
 fn a_correct_plugin_passes() {
     let report = run(correct).unwrap();
     assert!(
-        report.bound > 100 && report.unschedulable > 20 && report.leader_losses > 0,
+        report.bound > 100
+            && report.unschedulable > 20
+            && report.leader_losses > 0
+            && report.volume_writes > 20,
         "{report}"
     );
 }

@@ -9,20 +9,29 @@ use loadmaster_sim::simulate::{
     InjectedBug, SimulatedSchedulerConfig, SimulationOptions, SimulationReport,
     profiles_with_test_plugins, run_simulation,
 };
-use loadmaster_sim::world_loader::default_profile;
 
 fn setup() -> SimulatedSchedulerConfig {
     SimulatedSchedulerConfig::with_all_faults(&loadmaster_plugins::in_tree_registry()).unwrap()
 }
 
-/// Without panicking plugins, extenders and test plugins.
+/// Without panicking plugins, extenders, test plugins and claims.
 fn plain() -> SimulatedSchedulerConfig {
+    SimulatedSchedulerConfig { with_volumes: false, ..plain_with_claims() }
+}
+
+/// The same with claims in some runs.
+fn plain_with_claims() -> SimulatedSchedulerConfig {
     SimulatedSchedulerConfig {
         panicking: None,
         with_extenders: Vec::new(),
         with_test_plugins: Vec::new(),
         ..setup()
     }
+}
+
+/// Without panicking plugins, extenders and claims.
+fn with_plugins() -> SimulatedSchedulerConfig {
+    SimulatedSchedulerConfig { with_test_plugins: setup().with_test_plugins, ..plain() }
 }
 
 #[test]
@@ -41,9 +50,11 @@ fn no_seed_violates_an_invariant() {
     // Every kind of fault must have occurred.
     let SimulationReport { binds, evictions, relists, leader_losses, failed_calls, .. } = all;
     let SimulationReport { unschedulable, panics, extender_calls, failed_extender_calls, .. } = all;
-    let SimulationReport { reserved, held, waits, .. } = all;
+    let SimulationReport { reserved, held, waits, claims, volume_writes, .. } = all;
+    let SimulationReport { failed_provisions, .. } = all;
     let met = [binds, evictions, relists, leader_losses, failed_calls, unschedulable, panics];
     let met = met.into_iter().chain([extender_calls, failed_extender_calls, reserved, held, waits]);
+    let met = met.chain([claims, volume_writes, failed_provisions]);
     assert!(met.into_iter().all(|n| n > 20), "{all:?}");
 }
 
@@ -73,7 +84,7 @@ const REGRESSIONS_WITH_PLUGINS: [(u64, &str); 3] = [
 
 #[test]
 fn regression_seeds_with_plugins_pass() {
-    let setup = SimulatedSchedulerConfig { panicking: None, with_extenders: Vec::new(), ..setup() };
+    let setup = with_plugins();
     for (seed, what) in REGRESSIONS_WITH_PLUGINS {
         let ended = run_simulation(&setup, SimulationOptions::new(seed), None);
         assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
@@ -91,21 +102,21 @@ const REGRESSIONS_WITH_ALL_FAULTS: [(u64, &str); 5] = [
 
 #[test]
 fn regression_seeds_with_all_faults_pass() {
-    let setup = setup();
+    let setup = SimulatedSchedulerConfig { with_volumes: false, ..setup() };
     for (seed, what) in REGRESSIONS_WITH_ALL_FAULTS {
         let ended = run_simulation(&setup, SimulationOptions::new(seed), None);
         assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
     }
 }
 
-/// Checks that within 30 seeds the first violated invariant has this message, with this injected bug or these plugins.
+/// Checks that within 60 seeds the first violated invariant has this message, with this injected bug or these plugins.
 #[track_caller]
 fn check_detected(
     setup: &SimulatedSchedulerConfig,
     injected_bug: Option<InjectedBug>,
     expected: &str,
 ) {
-    let found = (0..30).find_map(|seed| {
+    let found = (0..60).find_map(|seed| {
         run_simulation(
             setup,
             SimulationOptions { injected_bug, ..SimulationOptions::new(seed) },
@@ -127,8 +138,20 @@ fn injected_bugs_are_detected() {
 }
 
 #[test]
+fn bugs_around_claims_are_detected() {
+    let setup = plain_with_claims();
+    check_detected(&setup, Some(InjectedBug::IgnoredConflict), "is bound to the claims");
+    check_detected(&setup, Some(InjectedBug::LostVolumeUpdate), "claims and volumes are assumed");
+    check_detected(&setup, Some(InjectedBug::LostClaimUpdate), "is feasible, but was not bound");
+    check_detected(&setup, Some(InjectedBug::LostCsiNode), "but its limit is");
+    check_detected(&setup, Some(InjectedBug::WrongAccessMode), "is used by the pods");
+    check_detected(&setup, Some(InjectedBug::EarlyBinding), "is bound, but its claim");
+    check_detected(&setup, Some(InjectedBug::UnmarkedVolume), "is left reserved for claim");
+}
+
+#[test]
 fn a_plugin_with_a_missing_event_registration_is_detected() {
-    let mut profile = default_profile(&loadmaster_plugins::in_tree_registry()).unwrap();
+    let mut profile = Arc::into_inner(plain().profile).unwrap();
     let fit = profile.plugins.iter_mut().find(|plugin| plugin.name == "NodeResourcesFit").unwrap();
     let events = fit.events.as_mut().unwrap();
     let n_known = events.len();
@@ -140,7 +163,7 @@ fn a_plugin_with_a_missing_event_registration_is_detected() {
 
 #[test]
 fn bugs_around_plugins_are_detected() {
-    let setup = SimulatedSchedulerConfig { panicking: None, with_extenders: Vec::new(), ..setup() };
+    let setup = with_plugins();
     check_detected(&setup, Some(InjectedBug::LostNodePool), "the plugin saw the pools");
     check_detected(&setup, Some(InjectedBug::LostPublication), "the plugin saw closed nodes");
     check_detected(&setup, Some(InjectedBug::LostAttachment), "PreBind was not resumed");

@@ -31,6 +31,7 @@ const REPEAT_EVERY: u64 = 10;
 /// # fn main() -> Result<(), loadmaster::testkit::PluginTestBenchError> {
 /// let profile = serde_json::json!({"plugins": {"multiPoint": {"enabled": []}}});
 /// let simulation = FaultSimulation::new([], profile)
+///     .volumes()
 ///     .pods(|rng, pod| pod.label("team", *rng.pick(&["red", "blue"])));
 /// let report = simulation.run(0..2)?;
 /// assert!(report.bound > 0);
@@ -73,6 +74,13 @@ impl FaultSimulation {
         make: impl Fn(&mut Rng, ClusterView<'_>) -> Option<Value> + Send + Sync + 'static,
     ) -> Self {
         self.workload.objects.push((kind, Box::new(make)));
+        self
+    }
+
+    /// Gives pods PersistentVolumeClaims, static and provisioned, with a CSI driver that fails now and then; next to the volumes that they
+    /// have.
+    pub fn volumes(mut self) -> Self {
+        self.workload.volumes = true;
         self
     }
 

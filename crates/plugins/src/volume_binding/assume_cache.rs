@@ -242,6 +242,11 @@ impl AssumeCache {
         }
     }
 
+    /// How many claims and volumes are assumed to be other than the API server says.
+    pub fn n_assumed(&self) -> usize {
+        self.claims.len() + self.volumes.len()
+    }
+
     fn assumed_claim(&self, claim: &StorageMeta) -> Option<&AssumedClaim> {
         let assumed = self.claims.get(&(claim.namespace.clone(), claim.name.clone()))?;
         (assumed.resource_version == claim.resource_version).then_some(assumed)

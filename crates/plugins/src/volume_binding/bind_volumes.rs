@@ -127,7 +127,8 @@ impl VolumeBinding {
         let claim = claims.get(&pod.template.namespace, claim).ok_or_else(|| is_gone(claim))?;
         let known = volumes.get("", volume).ok_or_else(|| is_gone(volume))?;
         let cache = cx.states.get_mut(self.cache).ok_or_else(|| is_gone(volume))?;
-        let (meta, own) = (&claim.metadata, cache.claim_of(known));
+        // What the API server has, not what is assumed for another pod with this claim, whose update may not be made.
+        let (meta, own) = (&claim.metadata, known.spec.claim_ref.as_deref());
         let is_same_name =
             |it: &&ClaimReference| it.namespace == meta.namespace && it.name == meta.name;
         let own = own.filter(is_same_name);

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use loadmaster_config::{AllFeatureGates, check_configuration_value};
 use loadmaster_engine::engine::{ApiReply, ApiServerCall, EngineEvent, ExtenderCall};
 use loadmaster_engine::{MonoTime, Now, Profile};
 use loadmaster_extender::messages::{
@@ -16,8 +15,9 @@ use loadmaster_stdx::Rng;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::simulated_profiles::simulated_profile;
 use crate::fake_api_server::FakeApiServer;
-use crate::world_loader::{DefaultProfileError, build_profiles};
+use crate::world_loader::DefaultProfileError;
 
 /// The default profile with two sets of extenders: one that filters, prioritizes and takes part in preemption together with an
 /// ignorable one that filters and prioritizes; and one that filters and binds.
@@ -34,23 +34,11 @@ pub fn profiles_with_extenders(registry: &Registry) -> Result<[Profile; 2], Defa
         "filterVerb": "f", "prioritizeVerb": "p", "weight": 1, "ignorable": true, "httpTimeout": "1s",
     });
     let binds = json!({"filterVerb": "f", "bindVerb": "b"});
+    let profile = |extenders| simulated_profile(registry, json!({}), extenders);
     Ok([
-        profile(registry, json!([extender(scores), extender(ignorable)]))?,
-        profile(registry, json!([extender(binds)]))?,
+        profile(json!([extender(scores), extender(ignorable)]))?.0,
+        profile(json!([extender(binds)]))?.0,
     ])
-}
-
-fn profile(registry: &Registry, extenders: Value) -> Result<Profile, DefaultProfileError> {
-    let gates = AllFeatureGates::default();
-    let config = json!({
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "extenders": extenders,
-    });
-    let checked =
-        check_configuration_value(config, registry, &gates).map_err(DefaultProfileError::Config)?;
-    let mut profiles = build_profiles(&checked, &gates.framework_gates());
-    Ok(profiles.swap_remove(0))
 }
 
 /// A response in flight.

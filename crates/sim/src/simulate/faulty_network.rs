@@ -7,6 +7,7 @@ use loadmaster_engine::engine::{
     ApiError, ApiObject, ApiReply, ApiServerCall, DeletedObjectKey, EngineEvent,
 };
 use loadmaster_engine::{MonoTime, Now};
+use loadmaster_framework::api_calls::Verb;
 use loadmaster_stdx::Rng;
 
 use crate::fake_api_server::{FakeApiServer, WatchEvent, WatchedKind};
@@ -211,6 +212,11 @@ impl FaultyNetwork {
     /// Whether API calls of any engine are in flight.
     pub fn has_calls_in_flight(&self) -> bool {
         !self.calls.is_empty()
+    }
+
+    /// Whether writes of PreBind are in flight.
+    pub fn has_volume_writes_in_flight(&self) -> bool {
+        self.calls.iter().any(|it| it.call.request.verb == Verb::Update)
     }
 
     /// Delivers one thing that is due, at random; only the events of one watch stay in order. Returns `false` when nothing is due.

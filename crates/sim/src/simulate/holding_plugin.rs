@@ -12,7 +12,7 @@ use loadmaster_framework::api_calls::{ApiRequest, ObjectRef, PluginStep, PluginS
 use loadmaster_framework::extension_points::PreBindPreFlight;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, EventResource, ExtensionPoints, Gvr, NodeInfo, ObjectSlot,
-    Permit, PermitResult, PluginDef, PluginError, PodInfo, PreBind, Rejection, Reserve, SerialCx,
+    Permit, PermitResult, PluginDef, PluginError, PodInfo, PreBind, Rejection, SerialCx,
     WatchRequirement,
 };
 use loadmaster_stdx::Rng;
@@ -56,30 +56,12 @@ fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
     let kind = Gvr::new(group, "v1", resource);
     let plugin =
         Arc::new(HoldingPlugin { attachments: points.watch(kind, WatchRequirement::Optional) });
-    points.reserve = Some(plugin.clone());
     points.permit = Some(plugin.clone());
     points.pre_bind = Some(plugin);
     // Pods that Permit rejected.
     let added = ClusterEvent::new(EventResource::AssignedPod, ActionType::ADD);
     points.register_event(added, None);
     Ok(())
-}
-
-impl Reserve for HoldingPlugin {
-    fn reserve(
-        &self,
-        _: SerialCx<'_>,
-        pod: &Arc<PodInfo>,
-        node: NodeInfo<'_>,
-    ) -> Result<(), Rejection> {
-        let node = Str::new(node.name());
-        plugin_calls::record(PluginCall::Reserved { uid: pod.uid.clone(), node });
-        Ok(())
-    }
-
-    fn unreserve(&self, _: SerialCx<'_>, pod: &Arc<PodInfo>, _: &str) {
-        plugin_calls::record(PluginCall::Unreserved { uid: pod.uid.clone() });
-    }
 }
 
 impl Permit for HoldingPlugin {

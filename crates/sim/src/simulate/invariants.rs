@@ -7,14 +7,16 @@ use loadmaster_api::{Node, Pod, Str};
 use loadmaster_engine::Engine;
 use loadmaster_engine::engine::EventRecord;
 use loadmaster_engine::evaluate::per_node;
-use loadmaster_framework::{Cx, CycleState, NodeInfo, NodeRow, PluginStates, World};
+use loadmaster_framework::{NodeInfo, NodeRow, PluginStates, World};
 use loadmaster_stdx::Set;
 
 use super::SimulatedSchedulerConfig;
 use super::out_of_tree;
 use super::plugin_calls;
 use super::reference_model::{self, ReferenceModel};
+use super::volumes::{check_reserved, claim_names};
 use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
+use crate::world_loader::passes_pre_enqueue;
 
 pub(super) type CheckResult = Result<(), String>;
 
@@ -46,12 +48,17 @@ pub(super) fn check_bind(
         return Err(format!("pod {name} is bound to {node}, but that node does not exist"));
     };
     let Ok(info) = world.parse_pod(pod) else { return Ok(()) };
+    let has_claims = model.plugins.volumes.is_some() && claim_names(pod).next().is_some();
+    if has_claims {
+        check_reserved(model, pod, node)?;
+    }
     let profile = &setup.profile;
     let mut states = match &setup.out_of_tree {
-        None => model.plugins.add_to(profile, &mut world),
+        None => model.plugins.add_to(profile, has_claims, &mut world),
         Some(_) => {
             let pending = model.pending_pods(&profile.scheduler_name);
-            model.plugins.out_of_tree.add_to(profile, engine, pending, &mut world)
+            let plugins = &model.plugins;
+            plugins.out_of_tree.add_to(profile, &plugins.objects, engine, pending, &mut world)
         }
     };
     if setup.out_of_tree.is_some() {
@@ -266,21 +273,20 @@ fn add_gated_nominated_pods(
     for (uid, node) in nominated_pods(engine) {
         let pod = pending_pods(setup, api_server).find(|pod| pod.metadata.uid == uid);
         let Some(Ok(info)) = pod.map(|pod| world.parse_pod(pod)) else { continue };
-        let cx = Cx { world, cycle: &CycleState::default(), states };
-        let mut gates = setup.profile.pre_enqueue.iter();
-        if gates.any(|member| member.point.pre_enqueue(cx, &info).is_err()) {
+        if !passes_pre_enqueue(&setup.profile, world, states, &info) {
             world.add_nominated_pod(node, Arc::new(info));
         }
     }
 }
 
 /// At the end the engine's world equals that of the API server, and no pending pod is feasible anywhere. Returns the number of
-/// pending pods.
+/// pending pods. `flushes`: no pod stays unschedulable for longer than the flush.
 pub(super) fn check_settled(
     setup: &SimulatedSchedulerConfig,
     model: &ReferenceModel,
     api_server: &FakeApiServer,
     engine: &Engine,
+    flushes: bool,
 ) -> Result<u64, String> {
     let assigned =
         api_server.pods().filter(|pod| !pod.spec.node_name.is_empty() && !is_pod_terminal(pod));
@@ -301,7 +307,14 @@ pub(super) fn check_settled(
         None => model.plugins.add_server_objects(&setup.profile, api_server, &mut world),
         Some(_) => {
             let pending = pending_pods(setup, api_server);
-            model.plugins.out_of_tree.add_to(&setup.profile, engine, pending, &mut world)
+            let plugins = &model.plugins;
+            plugins.out_of_tree.add_to(
+                &setup.profile,
+                &plugins.objects,
+                engine,
+                pending,
+                &mut world,
+            )
         }
     };
     if setup.out_of_tree.is_some() {
@@ -314,6 +327,11 @@ pub(super) fn check_settled(
         let found =
             per_node::evaluate_per_node(&setup.profile, &mut world, &mut states.clone(), &info);
         let is_excused = || {
+            // As upstream, nothing tells pods that the claims that they share with an unreserved pod are free again.
+            let volumes = model.plugins.volumes.as_ref().filter(|_| !flushes);
+            if volumes.is_some_and(|it| it.has_unreserved) && claim_names(pod).next().is_some() {
+                return true;
+            }
             let seen = (&world, &states);
             let plugins = &model.plugins.out_of_tree;
             setup.out_of_tree.is_some()

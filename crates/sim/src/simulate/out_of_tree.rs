@@ -1,6 +1,6 @@
 //! Out-of-tree plugins in a simulation: what happens around them, and the world and the states with which their decisions are checked.
 //!
-//! A run has the plugins' profile with one more plugin, which reports what is reserved. Objects of the watched kinds come, change and go, and
+//! A run has the plugins' profile with two more plugins: one reports what is reserved, and one waits in PreBind. Objects of the watched kinds come, change and go, and
 //! services publish values, as functions of the author say. What a plugin keeps in its state only its author knows: a decision is
 //! checked with the engine's states, in a world that is built from scratch. After the faults each pod must be bound if PreEnqueue admits
 //! it and PreFilter and Filter accept a node for it; pods that wait at Permit, or that were rejected after a node was chosen, are
@@ -11,20 +11,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_api::{Node, Pod, Str};
-use loadmaster_config::{AllFeatureGates, check_configuration_value};
 use loadmaster_engine::engine::EngineEvent;
 use loadmaster_engine::{Engine, MonoTime, Profile};
-use loadmaster_framework::api_calls::ObjectRef;
 use loadmaster_framework::extension_points::SerialCx;
-use loadmaster_framework::{Cx, CycleState, Gvr, PluginStates, PodInfo, Registry, World};
+use loadmaster_framework::{CycleState, Gvr, PluginStates, PodInfo, Registry, World};
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
 use super::SimulatedSchedulerConfig;
 use super::holding_plugin;
 use super::invariants::CheckResult;
+use super::simulated_profiles::simulated_profile;
+use super::watched_objects::WatchedObjects;
 use crate::fake_api_server::{FakeApiServer, WatchedKind};
-use crate::world_loader::{DefaultProfileError, build_profiles};
+use crate::world_loader::{DefaultProfileError, passes_pre_enqueue};
 
 /// Changes the manifest of a pod template, of which a run makes many pods.
 pub type PodTemplateChange = dyn Fn(&mut Rng, &mut Value) + Send + Sync;
@@ -47,6 +47,8 @@ pub struct OutOfTreeWorkload {
     pub objects: Vec<(Gvr, Box<ObjectSource>)>,
     /// The plugins that receive values.
     pub values: Vec<(String, Box<ValueSource>)>,
+    /// Whether pods have claims.
+    pub volumes: bool,
     /// Called when everything has settled.
     pub final_check: Option<Box<FinalCheck>>,
 }
@@ -68,7 +70,7 @@ impl<'a> ClusterView<'a> {
 
     /// The objects of a kind by name, or `namespace/name`.
     pub fn objects(&self, kind: &Gvr) -> impl Iterator<Item = (&'a Str, &'a Value)> + use<'a> {
-        self.0.custom_objects(WatchedKind::Other(kind.clone()))
+        self.0.custom_objects(&WatchedKind::Other(kind.clone()))
     }
 }
 
@@ -88,20 +90,13 @@ impl SimulatedSchedulerConfig {
         let others = enabled.as_array().cloned().unwrap_or_default();
         let holding = json!({"name": holding_plugin::NAME});
         *enabled = [holding].into_iter().chain(others).collect();
-        let config = json!({
-            "apiVersion": "kubescheduler.config.k8s.io/v1",
-            "kind": "KubeSchedulerConfiguration",
-            "profiles": [profile],
-        });
-        let gates = AllFeatureGates::default();
-        let checked = check_configuration_value(config, &registry, &gates)
-            .map_err(DefaultProfileError::Config)?;
-        let gates = gates.framework_gates();
+        let (profile, gates) = simulated_profile(&registry, profile, json!([]))?;
         Ok(SimulatedSchedulerConfig {
-            profile: Arc::new(build_profiles(&checked, &gates).swap_remove(0)),
+            profile: Arc::new(profile),
             panicking: None,
             with_extenders: Vec::new(),
             with_test_plugins: Vec::new(),
+            with_volumes: workload.volumes,
             out_of_tree: Some(Arc::new(workload)),
             gates,
         })
@@ -165,7 +160,7 @@ impl OutOfTreeRun {
 
     fn delete_object(&mut self, at: usize, api_server: &mut FakeApiServer) {
         let kind = WatchedKind::Other(self.workload.objects[at].0.clone());
-        let names = api_server.custom_objects(kind.clone()).map(|(name, _)| name.clone());
+        let names = api_server.custom_objects(&kind).map(|(name, _)| name.clone());
         let names: Vec<Str> = names.collect();
         if !names.is_empty() {
             api_server.delete_custom_object(kind, self.rng.pick(&names));
@@ -207,11 +202,9 @@ impl OutOfTreeRun {
     }
 }
 
-/// What the engine was told about watched objects and published values.
+/// What the engine was told about published values, and which pods were reserved.
 #[derive(Default)]
 pub(super) struct OutOfTreeModel {
-    /// By kind and name, or `namespace/name`.
-    objects: BTreeMap<(Str, Str), (ObjectRef, Value)>,
     /// By plugin, with the time at which the value expires.
     values: BTreeMap<Box<str>, (Value, MonoTime)>,
     /// Pods for which a node was chosen in the current attempt.
@@ -221,16 +214,6 @@ pub(super) struct OutOfTreeModel {
 }
 
 impl OutOfTreeModel {
-    /// The engine received an object.
-    pub fn handle_event(&mut self, object: &ObjectRef, value: Option<&Value>) {
-        let kind = Str::new(&format!("{}/{}", object.group, object.resource));
-        let key = (kind, Str::new(&format!("{}/{}", object.namespace, object.name)));
-        match value {
-            Some(value) => drop(self.objects.insert(key, (object.clone(), value.clone()))),
-            None => drop(self.objects.remove(&key)),
-        }
-    }
-
     /// A node was chosen for a pod.
     pub fn handle_reserved(&mut self, uid: &str) {
         self.reserved.insert(uid.into());
@@ -259,6 +242,7 @@ impl OutOfTreeModel {
     pub fn add_to<'p>(
         &self,
         profile: &Profile,
+        objects: &WatchedObjects,
         engine: &Engine,
         pending: impl Iterator<Item = &'p Pod>,
         world: &mut World,
@@ -268,9 +252,7 @@ impl OutOfTreeModel {
             world.watch_objects(watch);
             world.set_synced(&watch.kind.group, &watch.kind.resource, true);
         });
-        for (object, value) in self.objects.values() {
-            world.update_watched_object(object, Some(value));
-        }
+        objects.add_to(world, |_| true);
         profile.pod_indexes.iter().for_each(|key| world.index_pods(key));
         profile.pod_sums.iter().for_each(|sums| world.sum_pods(sums));
         for pod in pending {
@@ -298,9 +280,7 @@ impl OutOfTreeModel {
         (world, states): (&World, &PluginStates),
         pod: &PodInfo,
     ) -> bool {
-        let cx = Cx { world, cycle: &CycleState::default(), states };
-        let mut gates = profile.pre_enqueue.iter();
-        gates.any(|member| member.point.pre_enqueue(cx, pod).is_err())
+        !passes_pre_enqueue(profile, world, states, pod)
             || engine.world().waiting_pods().get(&pod.uid).is_some()
             || self.rejected_after_reserve.contains(&pod.uid)
     }

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use loadmaster_config::{AllFeatureGates, check_configuration_value};
 use loadmaster_engine::Profile;
 use loadmaster_engine::guard::silence_caught_panics;
 use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
@@ -20,9 +19,10 @@ use loadmaster_framework::{
     Reserve, Score, SerialCx,
 };
 use loadmaster_stdx::Rng;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::world_loader::{DefaultProfileError, build_profiles};
+use super::simulated_profiles::profile_with_plugins;
+use crate::world_loader::DefaultProfileError;
 
 thread_local! {
     /// Decides when the plugin panics on this thread; `None` when it never does.
@@ -49,17 +49,7 @@ const PANICKING: PluginDef = PluginDef { name: "Panicking", build, args: None };
 /// The default profile with the plugin. After this call caught panics are no longer reported on stderr.
 pub fn profile_with_panicking_plugin(registry: &Registry) -> Result<Profile, DefaultProfileError> {
     silence_caught_panics();
-    let registry = registry.clone().with(PANICKING);
-    let gates = AllFeatureGates::default();
-    let config = json!({
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "profiles": [{"plugins": {"multiPoint": {"enabled": [{"name": "Panicking"}]}}}],
-    });
-    let checked = check_configuration_value(config, &registry, &gates)
-        .map_err(DefaultProfileError::Config)?;
-    let mut profiles = build_profiles(&checked, &gates.framework_gates());
-    Ok(profiles.swap_remove(0))
+    profile_with_plugins(&registry.clone().with(PANICKING), &[PANICKING.name])
 }
 
 struct PanickingPlugin {

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use loadmaster_api::{Pod, Str};
+use loadmaster_api::{Node, Pod, Str};
 use loadmaster_engine::engine::EngineEvent;
-use loadmaster_engine::{Engine, MonoTime, Profile};
+use loadmaster_engine::{Engine, MonoTime, Profile, states_from_world};
 use loadmaster_framework::api_calls::ObjectRef;
 use loadmaster_framework::extension_points::SerialCx;
 use loadmaster_framework::{CycleState, PluginStates, World};
@@ -13,6 +13,8 @@ use serde_json::Value;
 use super::invariants::CheckResult;
 use super::out_of_tree::OutOfTreeModel;
 use super::plugin_calls::{self, PluginCall};
+use super::volumes::{VolumeKind, VolumeModel};
+use super::watched_objects::WatchedObjects;
 use super::watching_plugin::{self, ClosedNodes, NodePool};
 use crate::fake_api_server::{FakeApiServer, WatchedKind};
 
@@ -26,8 +28,7 @@ struct AttachmentWait {
 
 #[derive(Default)]
 pub(super) struct PluginModel {
-    /// NodePools by name, as the engine received them.
-    pools: BTreeMap<Str, Value>,
+    pub objects: WatchedObjects,
     /// The value that the service published last, and when it expires.
     published: Option<(Value, MonoTime)>,
     /// Nodes of reserved pods, by uid.
@@ -38,15 +39,16 @@ pub(super) struct PluginModel {
     /// Pods that out-of-tree plugins hold at Permit.
     pub waiting: BTreeSet<Box<str>>,
     pub out_of_tree: OutOfTreeModel,
+    /// In runs with claims.
+    pub volumes: Option<VolumeModel>,
     n_waits: u64,
 }
 
 impl PluginModel {
     /// The model of plugins that see exactly what the server has.
     fn of_server(&self, api_server: &FakeApiServer) -> PluginModel {
-        let pools = api_server.custom_objects(WatchedKind::NodePool);
         PluginModel {
-            pools: pools.map(|(name, object)| (name.clone(), object.clone())).collect(),
+            objects: WatchedObjects::of_server(api_server),
             published: self.published.clone(),
             ..PluginModel::default()
         }
@@ -54,13 +56,8 @@ impl PluginModel {
 
     /// The engine received an event.
     pub fn handle_event(&mut self, event: &EngineEvent) {
-        let EngineEvent::ObjectChanged { object, value } = event else { return };
-        self.out_of_tree.handle_event(object, value.as_ref());
-        if is_of_kind(object, WatchedKind::NodePool) {
-            match value {
-                Some(value) => drop(self.pools.insert(object.name.clone(), value.clone())),
-                None => drop(self.pools.remove(&object.name)),
-            }
+        if let EngineEvent::ObjectChanged { object, value } = event {
+            self.objects.update(object, value.as_ref());
         }
     }
 
@@ -77,13 +74,19 @@ impl PluginModel {
         self.out_of_tree.expire_published(now);
     }
 
-    /// Adds the objects and the published value to a world that was built from scratch; returns the states of the plugins.
-    pub fn add_to(&self, profile: &Profile, world: &mut World) -> PluginStates {
+    /// Adds the objects and the published value to a world that was built from scratch; returns the states of the plugins. Only pods with
+    /// claims need the objects around volumes.
+    pub fn add_to(&self, profile: &Profile, has_claims: bool, world: &mut World) -> PluginStates {
         profile.watches.iter().for_each(|watch| world.watch_objects(watch));
-        for (name, value) in &self.pools {
-            world.update_watched_object(&WatchedKind::NodePool.object_ref(name), Some(value));
-        }
-        let mut states = profile.states.clone();
+        self.objects.add_to(world, |object| has_claims || VolumeKind::of(object).is_none());
+        let mut states = match has_claims {
+            false => profile.states.clone(),
+            true => {
+                profile.pod_indexes.iter().for_each(|key| world.index_pods(key));
+                profile.pod_sums.iter().for_each(|sums| world.sum_pods(sums));
+                states_from_world(profile, world, [].iter())
+            }
+        };
         let receivers = profile.plugins.iter().filter(|it| it.name == watching_plugin::NAME);
         for handler in receivers.filter_map(|plugin| plugin.publish_handler.as_ref()) {
             if let Some((value, _)) = &self.published {
@@ -100,6 +103,9 @@ impl PluginModel {
             PluginCall::Saw { pools, closed } => return self.check_seen(&pools, closed.as_deref()),
             PluginCall::Reserved { uid, node } => drop(self.reserved.insert(uid, node)),
             PluginCall::Unreserved { uid } => {
+                if let Some(volumes) = &mut self.volumes {
+                    volumes.unreserve(&uid);
+                }
                 self.reserved.remove(&uid);
                 self.held.remove(&uid);
                 self.waits.remove(&uid);
@@ -131,7 +137,7 @@ impl PluginModel {
     }
 
     fn check_seen(&self, pools: &BTreeMap<Str, Vec<Str>>, closed: Option<&[Str]>) -> CheckResult {
-        let wanted = decoded_pools(&self.pools);
+        let wanted = decoded_pools(self.objects.named(&WatchedKind::NodePool));
         if *pools != wanted {
             return Err(format!("the plugin saw the pools {pools:?}, expected {wanted:?}"));
         }
@@ -142,15 +148,18 @@ impl PluginModel {
         Ok(())
     }
 
-    /// A pod is bound only to the node on which it is reserved, and not while Permit holds it.
-    pub fn check_bind(&self, uid: &str, node: &Str) -> CheckResult {
+    /// A pod is bound only to the node on which it is reserved, not while Permit holds it, and when its claims are bound.
+    pub fn check_bind(&mut self, uid: &str, name: &Str, node: Option<&Node>) -> CheckResult {
         if self.is_held(uid) {
-            return Err(format!("pod {uid} is bound to {node} while Permit holds it"));
+            return Err(format!("pod {uid} is bound to {name} while Permit holds it"));
         }
         match self.reserved.get(uid) {
-            Some(reserved) if reserved == node => Ok(()),
-            reserved => Err(format!("pod {uid} is bound to {node}, but reserved on {reserved:?}")),
+            Some(reserved) if reserved == name => {}
+            other => {
+                return Err(format!("pod {uid} is bound to {name}, but reserved on {other:?}"));
+            }
         }
+        self.volumes.as_mut().map_or(Ok(()), |volumes| volumes.check_bind(uid, node))
     }
 
     /// The waits that a change of this object ends.
@@ -238,7 +247,7 @@ impl PluginModel {
         api_server: &FakeApiServer,
         world: &mut World,
     ) -> PluginStates {
-        self.of_server(api_server).add_to(profile, world)
+        self.of_server(api_server).add_to(profile, self.volumes.is_some(), world)
     }
 }
 
@@ -247,8 +256,8 @@ fn is_of_kind(object: &ObjectRef, kind: WatchedKind) -> bool {
 }
 
 /// The objects that decode; plugins do not see the others.
-fn decoded_pools(pools: &BTreeMap<Str, Value>) -> BTreeMap<Str, Vec<Str>> {
-    let decoded = pools.iter().filter_map(|(name, value)| {
+fn decoded_pools<'a>(pools: impl Iterator<Item = (&'a Str, &'a Value)>) -> BTreeMap<Str, Vec<Str>> {
+    let decoded = pools.filter_map(|(name, value)| {
         let pool: NodePool = serde_json::from_value(value.clone()).ok()?;
         Some((name.clone(), pool.accepts))
     });

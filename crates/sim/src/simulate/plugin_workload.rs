@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_api::Str;
-use loadmaster_config::{AllFeatureGates, check_configuration_value};
 use loadmaster_engine::Profile;
 use loadmaster_engine::engine::{EngineEvent, PermitDecision};
 use loadmaster_framework::Registry;
@@ -13,9 +12,10 @@ use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
 use super::plugin_model::has_attachment;
+use super::simulated_profiles::profile_with_plugins;
 use super::{holding_plugin, watching_plugin};
 use crate::fake_api_server::{FakeApiServer, WatchedKind, is_pod_terminal};
-use crate::world_loader::{DefaultProfileError, build_profiles};
+use crate::world_loader::DefaultProfileError;
 
 /// The default profile with test plugins: one that watches objects and receives published values; one that holds pods at Permit and waits
 /// in PreBind; and both.
@@ -28,25 +28,8 @@ pub fn profiles_with_test_plugins(
 ) -> Result<[Arc<Profile>; 3], DefaultProfileError> {
     let registry = registry.clone().with(watching_plugin::WATCHING).with(holding_plugin::HOLDING);
     let (watching, holding) = (watching_plugin::NAME, holding_plugin::NAME);
-    Ok([
-        profile(&registry, &[watching])?,
-        profile(&registry, &[holding])?,
-        profile(&registry, &[watching, holding])?,
-    ])
-}
-
-fn profile(registry: &Registry, plugins: &[&str]) -> Result<Arc<Profile>, DefaultProfileError> {
-    let gates = AllFeatureGates::default();
-    let enabled: Vec<Value> = plugins.iter().map(|name| json!({"name": name})).collect();
-    let config = json!({
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "profiles": [{"plugins": {"multiPoint": {"enabled": enabled}}}],
-    });
-    let checked =
-        check_configuration_value(config, registry, &gates).map_err(DefaultProfileError::Config)?;
-    let mut profiles = build_profiles(&checked, &gates.framework_gates());
-    Ok(Arc::new(profiles.swap_remove(0)))
+    let profile = |plugins: &[&str]| profile_with_plugins(&registry, plugins).map(Arc::new);
+    Ok([profile(&[watching])?, profile(&[holding])?, profile(&[watching, holding])?])
 }
 
 /// Whether the profile has the plugin that holds pods.
@@ -106,14 +89,14 @@ impl PluginWorkload {
 
     fn any_object(&mut self, api_server: &FakeApiServer, kind: WatchedKind) -> Option<Str> {
         let names: Vec<Str> =
-            api_server.custom_objects(kind).map(|(name, _)| name.clone()).collect();
+            api_server.custom_objects(&kind).map(|(name, _)| name.clone()).collect();
         if names.is_empty() { None } else { Some(self.rng.pick(&names).clone()) }
     }
 
     /// Runs the controller of Attachments: on a random part of them, or on all. It makes them ready, and deletes those of pods that no
     /// longer exist.
     pub fn run_controller(&mut self, api_server: &mut FakeApiServer, all: bool) {
-        let attachments = api_server.custom_objects(WatchedKind::Attachment);
+        let attachments = api_server.custom_objects(&WatchedKind::Attachment);
         let names: Vec<Str> = attachments.map(|(name, _)| name.clone()).collect();
         for name in names {
             if !all && !self.rng.one_in(12) {
@@ -132,7 +115,7 @@ impl PluginWorkload {
 
     /// Whether the controller has nothing left to do.
     pub fn controller_is_idle(api_server: &FakeApiServer) -> bool {
-        let mut attachments = api_server.custom_objects(WatchedKind::Attachment);
+        let mut attachments = api_server.custom_objects(&WatchedKind::Attachment);
         attachments.all(|(_, attachment)| attachment["ready"] == true)
     }
 

@@ -49,10 +49,28 @@ enum Deferred {
 
 /// What an API call does.
 pub(super) enum CallKind {
-    Bind { uid: Box<str>, node: Str },
-    DisruptionCondition { uid: Box<str> },
-    DeletePod { uid: Box<str> },
-    PodStatus,
+    Bind {
+        uid: Box<str>,
+        node: Str,
+    },
+    /// PreBind binds a volume to the claim with this uid.
+    BindVolume {
+        volume: Str,
+        claim: Box<str>,
+    },
+    /// PreBind selects a node for the claim with this uid.
+    SelectNode {
+        claim: Box<str>,
+        node: Str,
+    },
+    DisruptionCondition {
+        uid: Box<str>,
+    },
+    DeletePod {
+        uid: Box<str>,
+    },
+    /// The status of a pod, or a request of a test plugin.
+    Other,
 }
 
 impl CallKind {
@@ -66,11 +84,19 @@ impl CallKind {
                 uid: text("/metadata/uid").into(),
                 node: Str::new(text("/target/name")),
             },
+            (Verb::Update, _) if request.resource == "persistentvolumes" => CallKind::BindVolume {
+                volume: request.name.clone(),
+                claim: text("/spec/claimRef/uid").into(),
+            },
+            (Verb::Update, _) => CallKind::SelectNode {
+                claim: text("/metadata/uid").into(),
+                node: Str::new(text("/metadata/annotations/volume.kubernetes.io~1selected-node")),
+            },
             (Verb::Delete, _) => CallKind::DeletePod { uid: text("/preconditions/uid").into() },
             (_, "status") if kind == "DisruptionTarget" => {
                 CallKind::DisruptionCondition { uid: text("/metadata/uid").into() }
             }
-            _ => CallKind::PodStatus,
+            _ => CallKind::Other,
         }
     }
 }
@@ -78,6 +104,9 @@ impl CallKind {
 impl ReferenceModel {
     /// The engine is about to receive an event.
     pub fn defer_event(&mut self, event: EngineEvent) {
+        if let Some(volumes) = &mut self.plugins.volumes {
+            volumes.receive_event(&event);
+        }
         self.deferred.push_back(Deferred::Event(event));
     }
 
@@ -139,6 +168,15 @@ impl ReferenceModel {
         }
     }
 
+    /// The engine has reserved the claims of a pod.
+    pub fn reserve_claims(&mut self, uid: &str, node: &Str) {
+        if let Some(volumes) = &mut self.plugins.volumes
+            && let Some(pod) = self.pods.get(uid)
+        {
+            volumes.reserve(&self.plugins.objects, pod, node);
+        }
+    }
+
     /// The engine is about to receive the reply of an API call. A pod whose bind failed stays assumed until its binding cycle ends, which is
     /// deferred.
     pub fn handle_reply(&mut self, call: &ApiServerCall, reply: &ApiReply) {
@@ -177,14 +215,18 @@ impl ReferenceModel {
         self.pods.values().filter(|pod| self.is_pending(pod, scheduler_name))
     }
 
-    /// Builds the world from these objects, without one pod.
-    pub fn world(&self, gates: &FeatureGates, without: &str) -> World {
+    /// The assigned and assumed pods with their nodes.
+    pub fn placed_pods(&self) -> impl Iterator<Item = (&Pod, Str)> {
         let assigned = self.pods.iter().filter(|(uid, pod)| {
             !pod.spec.node_name.is_empty() && !self.assumed.contains_key(*uid)
         });
         let assigned = assigned.map(|(_, pod)| (pod, pod.spec.node_name.clone()));
-        let assumed = self.assumed.values().map(|(pod, node)| (pod, node.clone()));
-        let pods = assigned.chain(assumed).filter(|(pod, _)| *pod.metadata.uid != *without);
+        assigned.chain(self.assumed.values().map(|(pod, node)| (pod, node.clone())))
+    }
+
+    /// Builds the world from these objects, without one pod.
+    pub fn world(&self, gates: &FeatureGates, without: &str) -> World {
+        let pods = self.placed_pods().filter(|(pod, _)| *pod.metadata.uid != *without);
         build_world(gates, self.nodes.values(), self.budgets.values(), pods)
     }
 }

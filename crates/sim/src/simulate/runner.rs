@@ -1,16 +1,17 @@
 //! The steps of a run.
 
+mod effects;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use loadmaster_api::{Str, Timestamp};
+use loadmaster_api::Timestamp;
 use loadmaster_engine::engine::{
-    ApiObject, ApiServerCall, CallId, CycleResult, DeletedObjectKey, Effect, Effects, EngineEvent,
-    EngineOptions, ExtenderCall, NO_REPLY_FROM_EXTENDER, Observation, PermitDecision,
+    ApiObject, ApiServerCall, CycleResult, DeletedObjectKey, Effects, EngineEvent, EngineOptions,
+    PermitDecision,
 };
 use loadmaster_engine::{Engine, MonoTime, Now, Profile};
-use loadmaster_extender::ExtenderOperation;
 use loadmaster_stdx::Rng;
 
 use super::fake_extenders::{self, FakeExtenders};
@@ -21,6 +22,7 @@ use super::plugin_calls::{self, PluginCall};
 use super::plugin_workload::{self, PluginWorkload};
 use super::reference_model::{CallKind, ReferenceModel};
 use super::trace::{Trace, TraceLog};
+use super::volumes::{self, VolumeKind, VolumeModel, VolumeWorkload};
 use super::workload::Workload;
 use super::{
     InjectedBug, InvariantViolation, SimulatedSchedulerConfig, SimulationOptions, SimulationReport,
@@ -33,7 +35,7 @@ const START: MonoTime = MonoTime(10_000_000_000);
 const START_WALL: i64 = 1_700_000_000_000_000_000;
 
 /// After the faults everything must settle within this much virtual time: two flushes of unschedulable pods, and a backoff after
-/// each.
+/// each; with claims, PreBind may wait for ten minutes before.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// Longer than any run, in virtual time.
@@ -83,8 +85,6 @@ struct Runner<'a> {
     workload: Workload,
     plugin_workload: PluginWorkload,
     out_of_tree: Option<OutOfTreeRun>,
-    /// Whether the profile has the plugin that reports what is reserved, and may hold pods between Reserve and Bind.
-    reports_reserved: bool,
     network: FaultyNetwork,
     extenders: FakeExtenders,
     model: ReferenceModel,
@@ -106,7 +106,12 @@ impl<'a> Runner<'a> {
         let rng = Rng::new(options.seed);
         let mut api_server = FakeApiServer::default();
         let change = setup.out_of_tree.as_ref().and_then(|it| it.pod_template.as_deref());
-        let workload = Workload::new(rng.split("users"), change, &mut api_server);
+        let mut volume_rng = rng.split("volumes");
+        let is_sample = volume_rng.one_in(3) || setup.out_of_tree.is_some();
+        let has_volumes = setup.with_volumes && is_sample;
+        api_server.ignores_conflicts = options.injected_bug == Some(InjectedBug::IgnoredConflict);
+        let volumes = has_volumes.then(|| VolumeWorkload::new(volume_rng, &mut api_server));
+        let workload = Workload::new(rng.split("users"), change, volumes, &mut api_server);
         let mut panic_rng = rng.split("panics");
         let panicking = setup.panicking.as_ref().filter(|_| panic_rng.one_in(3));
         let mut extender_rng = rng.split("extenders");
@@ -119,7 +124,6 @@ impl<'a> Runner<'a> {
             .then(|| plugin_rng.pick(&setup.with_test_plugins).clone())
             .filter(|_| plugin_rng.one_in(2));
         let holds_pods = with_plugins.as_deref().is_some_and(plugin_workload::has_holding_plugin);
-        let reports_reserved = holds_pods || plugin_workload::has_holding_plugin(&setup.profile);
         // A pod whose PreEnqueue panicked, or that an extender or Permit rejected at random, is requeued by the flush only.
         let is_odd = panicking.is_some() || with_extenders.is_some() || holds_pods;
         let flushes = is_odd || rng.split("flushes").one_in(2);
@@ -128,7 +132,7 @@ impl<'a> Runner<'a> {
         panicking_plugin::set_panic_rng(panicking.is_some().then_some(panic_rng));
         holding_plugin::set_hold_rng(holds_pods.then(|| plugin_rng.split("holds")));
         plugin_calls::take_recorded();
-        let kinds = match with_plugins {
+        let mut kinds = match with_plugins {
             Some(_) => WatchedKind::ALL.to_vec(),
             None if setup.out_of_tree.is_some() => out_of_tree::watched_kinds(&setup.profile),
             None => WatchedKind::BUILT_IN.to_vec(),
@@ -138,6 +142,11 @@ impl<'a> Runner<'a> {
                 api_server.serve_kind(kind.clone());
             }
         }
+        if has_volumes {
+            kinds.extend(VolumeKind::ALL.map(|kind| kind.watched().clone()));
+            kinds.sort();
+            kinds.dedup();
+        }
         let out_of_tree = setup.out_of_tree.clone();
         let out_of_tree =
             out_of_tree.map(|it| OutOfTreeRun::new(it, rng.split("out of tree"), &mut api_server));
@@ -146,7 +155,6 @@ impl<'a> Runner<'a> {
             flushes,
             plugin_workload: PluginWorkload::new(plugin_rng, with_plugins.is_some()),
             out_of_tree,
-            reports_reserved,
             profile,
             setup: SimulatedSchedulerConfig { profile: checked, ..setup.clone() },
             options,
@@ -157,7 +165,7 @@ impl<'a> Runner<'a> {
             workload,
             network: FaultyNetwork::new(rng.split("network"), kinds),
             extenders: FakeExtenders::new(extender_rng),
-            model: ReferenceModel::default(),
+            model: new_model(has_volumes),
             term: 0,
             trace: Trace::new(log),
             report: SimulationReport::default(),
@@ -173,6 +181,10 @@ impl<'a> Runner<'a> {
         self.report.failed_calls = self.network.n_failed_calls;
         self.report.extender_calls = self.extenders.n_requests;
         self.report.failed_extender_calls = self.extenders.n_failed;
+        if let Some(volumes) = self.workload.volumes() {
+            self.report.claims = volumes.n_claims;
+            self.report.failed_provisions = volumes.controllers.provisioner.n_failed;
+        }
         self.report.trace = self.trace.value();
         self.report
     }
@@ -193,8 +205,11 @@ impl<'a> Runner<'a> {
                 }
             }
             self.plugin_workload.run_controller(&mut self.api_server, false);
+            self.run_volume_controllers(false)?;
             self.workload.run_kubelets(&mut self.api_server, self.now.wall, false);
-            if self.network.faults.leader_losses && self.rng.one_in(60) {
+            // More often between PreBind and Bind.
+            let one_in = if self.network.has_volume_writes_in_flight() { 12 } else { 60 };
+            if self.network.faults.leader_losses && self.rng.one_in(one_in) {
                 self.lose_leader();
             }
             let n_max = if self.rng.one_in(3) { self.rng.below(6) } else { u64::MAX };
@@ -206,6 +221,17 @@ impl<'a> Runner<'a> {
             self.check()?;
         }
         Ok(())
+    }
+
+    /// Runs the controllers of claims and volumes, and checks what they did.
+    fn run_volume_controllers(&mut self, all: bool) -> CheckResult {
+        if self.workload.volumes().is_none() {
+            return Ok(());
+        }
+        for event in self.workload.run_volume_controllers(&mut self.api_server, all) {
+            self.trace.note(self.at_ms(), format_args!("{event}"));
+        }
+        volumes::check_objects(&self.api_server)
     }
 
     fn advance(&mut self) {
@@ -231,7 +257,7 @@ impl<'a> Runner<'a> {
         self.trace.note(self.at_ms(), format_args!("leader {} starts", self.term));
         let mut engine_rng = Rng::new(self.options.seed).split(&format!("engine {}", self.term));
         self.engine = new_engine(&self.profile, &self.setup, self.flushes, &mut engine_rng);
-        self.model = ReferenceModel::default();
+        self.model = new_model(self.workload.volumes().is_some());
         self.network.relist_all(self.now.mono);
     }
 
@@ -304,7 +330,9 @@ impl<'a> Runner<'a> {
             _ => false,
         };
         let waits = self.model.plugins.waits_on(&event);
-        if !is_lost {
+        let (bug, objects) = (self.options.injected_bug, &self.model.plugins.objects);
+        let event = volumes::altered_event(bug, objects, event);
+        if let Some(event) = event.filter(|_| !is_lost) {
             self.apply(event)?;
         }
         self.model.plugins.check_resumed(&waits)
@@ -351,6 +379,7 @@ impl<'a> Runner<'a> {
                 PluginCall::Reserved { uid, node } => {
                     invariants::check_bind(&self.setup, &self.model, &self.engine, uid, node)?;
                     self.model.assume(uid, node.clone());
+                    self.model.reserve_claims(uid, node);
                     self.model.plugins.out_of_tree.handle_reserved(uid);
                     self.report.reserved += 1;
                 }
@@ -432,6 +461,9 @@ impl<'a> Runner<'a> {
 
     /// Runs scheduling cycles, at most this many.
     fn cycle(&mut self, n_max: u64) -> CheckResult {
+        if self.model.plugins.volumes.as_ref().is_some_and(|it| !it.has_synced()) {
+            return Ok(());
+        }
         for _ in 0..n_max.min(u64::from(N_ROUNDS_MAX)) {
             let mut effects = Effects::new();
             let cycled = self.engine.cycle(self.now, &mut effects);
@@ -449,81 +481,6 @@ impl<'a> Runner<'a> {
             }
             _ => Ok(()),
         }
-    }
-
-    fn carry_out(&mut self, effects: Effects, in_cycle: bool) -> CheckResult {
-        for effect in effects {
-            self.trace.effect(self.at_ms(), &effect);
-            match effect {
-                Effect::Call(call) => self.call(call, in_cycle)?,
-                Effect::RecordEvent(record) if record.reason == "Preempted" => {
-                    invariants::check_preempted_event(&self.model, &record)?;
-                }
-                Effect::RecordEvent(record)
-                    if self.out_of_tree.is_some() && record.reason == "FailedScheduling" =>
-                {
-                    let out_of_tree = &mut self.model.plugins.out_of_tree;
-                    out_of_tree.handle_failed_attempt(&record.regarding.uid);
-                }
-                // While faults are injected, resources may also become free after the flush.
-                Effect::Observe(Observation::Bound { after_flush: true, .. })
-                    if self.step == self.options.steps && self.profile.extenders.is_empty() =>
-                {
-                    self.report.bound_after_flush += 1;
-                }
-                Effect::Observe(Observation::PluginPanicked(panic)) => {
-                    self.report.panics += panic.times
-                }
-                Effect::CallExtender(call) => self.call_extender(call)?,
-                Effect::RecordEvent(record) if record.note == NO_REPLY_FROM_EXTENDER => {
-                    self.model.abandon_extender_binding(&record.regarding.uid);
-                }
-                Effect::RecordEvent(_) | Effect::Observe(_) => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn call_extender(&mut self, call: ExtenderCall) -> CheckResult {
-        if let ExtenderOperation::Bind(node) = &call.request.operation {
-            self.bind(call.id, &call.request.uid, node.clone())?;
-        }
-        self.extenders.send(self.now.mono, self.term, call);
-        Ok(())
-    }
-
-    fn bind(&mut self, call: CallId, uid: &str, node: Str) -> CheckResult {
-        self.report.binds += 1;
-        if self.reports_reserved {
-            // Its node was checked when the pod was reserved.
-            self.model.plugins.check_bind(uid, &node)?;
-        } else {
-            invariants::check_bind(&self.setup, &self.model, &self.engine, uid, &node)?;
-            self.model.assume(uid, node);
-        }
-        self.model.start_binding(call, uid);
-        Ok(())
-    }
-
-    fn call(&mut self, call: ApiServerCall, in_cycle: bool) -> CheckResult {
-        match CallKind::of_call(&call) {
-            CallKind::Bind { uid, node } => self.bind(call.id, &uid, node)?,
-            CallKind::DisruptionCondition { uid } => {
-                if in_cycle {
-                    invariants::check_victim(&self.model, &self.engine, &uid)?;
-                }
-                self.model.victims.insert(uid);
-            }
-            CallKind::DeletePod { uid } => {
-                self.report.evictions += 1;
-                if !self.model.victims.contains(&uid) {
-                    return Err(format!("pod {uid} is deleted, but was not selected as a victim"));
-                }
-            }
-            CallKind::PodStatus => {}
-        }
-        self.network.send_call(self.now.mono, self.term, call);
-        Ok(())
     }
 
     fn check(&self) -> CheckResult {
@@ -559,7 +516,7 @@ impl<'a> Runner<'a> {
         self.extenders.end_faults(self.now.mono);
         panicking_plugin::set_panic_rng(None);
         holding_plugin::set_hold_rng(None);
-        self.workload.restore_nodes(&mut self.api_server);
+        self.workload.restore_objects(&mut self.api_server);
         if let Some(event) = self.plugin_workload.last_publication(&self.api_server) {
             self.publish(event)?;
         }
@@ -567,12 +524,20 @@ impl<'a> Runner<'a> {
         for event in run.map(|it| it.last_publications(&self.api_server)).unwrap_or_default() {
             self.publish(event)?;
         }
-        let end = self.now.mono.after(SETTLE_TIMEOUT);
+        let has_volumes = self.workload.volumes().is_some();
+        let timeout = if has_volumes { SETTLE_TIMEOUT * 2 } else { SETTLE_TIMEOUT };
+        let end = self.now.mono.after(timeout);
+        // The number of changes that left the controllers nothing to do.
+        let mut idle_at = None;
         let mut n_rounds = 0;
         while self.now.mono <= end {
             let before = self.now.mono;
+            let n_changes = self.api_server.n_changes();
             self.workload.run_kubelets(&mut self.api_server, self.now.wall, true);
             self.plugin_workload.run_controller(&mut self.api_server, true);
+            if idle_at != Some(n_changes) {
+                self.run_volume_controllers(true)?;
+            }
             self.deliver(u64::MAX)?;
             self.handle_timeouts()?;
             self.cycle(u64::MAX)?;
@@ -583,7 +548,9 @@ impl<'a> Runner<'a> {
                 .chain(self.extenders.next_response_due());
             let due = replies.chain(self.engine.next_timeout()).min();
             let is_idle = Workload::kubelets_are_idle(&self.api_server)
-                && PluginWorkload::controller_is_idle(&self.api_server);
+                && PluginWorkload::controller_is_idle(&self.api_server)
+                && (!has_volumes || self.api_server.n_changes() == n_changes);
+            idle_at = (self.api_server.n_changes() == n_changes).then_some(n_changes);
             let next = if is_idle { due.unwrap_or(end.after(SETTLE_TIMEOUT)) } else { before };
             self.advance_to(next.max(before));
             n_rounds = if self.now.mono == before { n_rounds + 1 } else { 0 };
@@ -596,8 +563,16 @@ impl<'a> Runner<'a> {
             return Err("API calls are in flight when everything should have settled".to_owned());
         }
         invariants::check_nothing_in_flight(&self.engine)?;
-        self.report.unschedulable =
-            invariants::check_settled(&self.setup, &self.model, &self.api_server, &self.engine)?;
+        if has_volumes {
+            volumes::check_settled(&self.api_server, &self.engine)?;
+        }
+        self.report.unschedulable = invariants::check_settled(
+            &self.setup,
+            &self.model,
+            &self.api_server,
+            &self.engine,
+            self.flushes,
+        )?;
         if let Some(run) = &self.out_of_tree {
             run.check_settled(&self.api_server)?;
         }
@@ -608,6 +583,12 @@ impl<'a> Runner<'a> {
             Ok(())
         }
     }
+}
+
+fn new_model(has_volumes: bool) -> ReferenceModel {
+    let mut model = ReferenceModel::default();
+    model.plugins.volumes = has_volumes.then(VolumeModel::default);
+    model
 }
 
 fn new_engine(

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use loadmaster_config::AllFeatureGates;
 use loadmaster_framework::Registry;
 
+use super::simulated_profiles::profile_with_plugins;
 use super::{
     SimulatedSchedulerConfig, SimulationOptions, SimulationReport, fake_extenders,
     panicking_plugin, profiles_with_test_plugins, run_simulation,
 };
-use crate::world_loader::{DefaultProfileError, default_profile};
+use crate::world_loader::DefaultProfileError;
 
 /// Which seeds are run, and what is printed.
 #[derive(Clone, Copy, Debug)]
@@ -37,11 +38,12 @@ impl SimulatedSchedulerConfig {
         let panicking = panicking_plugin::profile_with_panicking_plugin(registry)?;
         let with_extenders = fake_extenders::profiles_with_extenders(registry)?;
         Ok(SimulatedSchedulerConfig {
-            profile: Arc::new(default_profile(registry)?),
+            profile: Arc::new(profile_with_plugins(registry, &[])?),
             panicking: Some(Arc::new(panicking)),
             with_extenders: with_extenders.map(Arc::new).into(),
             with_test_plugins: profiles_with_test_plugins(registry)?.into(),
             out_of_tree: None,
+            with_volumes: true,
             gates: AllFeatureGates::default().framework_gates(),
         })
     }
@@ -100,7 +102,7 @@ impl Display for SimulationReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} pods, {} attempts, {} binds, {} evictions, {} failed calls, {} relists, {} leader changes, {} panics, {} extender calls, {} of them failed, {} waits at Permit, {} waits in PreBind, {} pods bound after a flush, {} unschedulable",
+            "{} pods, {} attempts, {} binds, {} evictions, {} failed calls, {} relists, {} leader changes, {} panics, {} extender calls, {} of them failed, {} waits at Permit, {} waits in PreBind, {} claims, {} writes of PreBind for them, {} failures of the provisioner, {} pods bound after a flush, {} unschedulable",
             self.pods,
             self.attempts,
             self.binds,
@@ -113,6 +115,9 @@ impl Display for SimulationReport {
             self.failed_extender_calls,
             self.held,
             self.waits,
+            self.claims,
+            self.volume_writes,
+            self.failed_provisions,
             self.bound_after_flush,
             self.unschedulable,
         )

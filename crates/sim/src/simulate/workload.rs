@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::out_of_tree::PodTemplateChange;
+use super::volumes::VolumeWorkload;
 use crate::cluster_made_pods::{CONTROLLER_KINDS, PodController};
 use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
 
@@ -72,6 +73,8 @@ pub(super) struct Workload {
     controllers: Vec<PodController>,
     /// For what controllers and admission draw.
     admission_rng: Rng,
+    /// The claims of pods, in runs with claims.
+    volumes: Option<VolumeWorkload>,
     /// Nodes that were removed and will come back.
     removed_nodes: Vec<Arc<Node>>,
     n_pods: u64,
@@ -83,6 +86,7 @@ impl Workload {
     pub fn new(
         mut rng: Rng,
         change: Option<&PodTemplateChange>,
+        volumes: Option<VolumeWorkload>,
         api_server: &mut FakeApiServer,
     ) -> Workload {
         let features = WorkloadFeatures::random(&mut rng);
@@ -110,6 +114,7 @@ impl Workload {
             templates,
             controllers,
             admission_rng,
+            volumes,
             removed_nodes,
             n_pods: 0,
             n_nodes: 0,
@@ -128,8 +133,27 @@ impl Workload {
         self.n_pods
     }
 
+    /// What there is around claims, in runs with claims.
+    pub fn volumes(&self) -> Option<&VolumeWorkload> {
+        self.volumes.as_ref()
+    }
+
+    /// Runs the controllers of claims and volumes. Returns their Events.
+    pub fn run_volume_controllers(
+        &mut self,
+        api_server: &mut FakeApiServer,
+        all: bool,
+    ) -> Vec<String> {
+        let Some(volumes) = &mut self.volumes else { return Vec::new() };
+        volumes.controllers.run(api_server, all);
+        volumes.controllers.provisioner.take_events()
+    }
+
     /// Does one random operation, or none.
     pub fn random_operation(&mut self, api_server: &mut FakeApiServer, now: Timestamp) {
+        if let Some(volumes) = &mut self.volumes {
+            volumes.random_operation(api_server);
+        }
         let features = self.features;
         match self.rng.below(32) {
             0..=6 => self.create_pods(api_server, now),
@@ -180,8 +204,11 @@ impl Workload {
         !api_server.pods().any(is_due)
     }
 
-    /// Adds the removed nodes again, for good.
-    pub fn restore_nodes(&mut self, api_server: &mut FakeApiServer) {
+    /// The faults have ended: adds the removed nodes again, for good, and what pods need for their claims.
+    pub fn restore_objects(&mut self, api_server: &mut FakeApiServer) {
+        if let Some(volumes) = &mut self.volumes {
+            volumes.create_missing(api_server);
+        }
         for node in self.removed_nodes.drain(..) {
             api_server.upsert_node((*node).clone());
         }
@@ -219,6 +246,9 @@ impl Workload {
         pod.metadata.creation_timestamp = Some(now);
         pod.metadata.generation = 1;
         self.n_pods += 1;
+        if let Some(volumes) = &mut self.volumes {
+            volumes.add_to_pod(template, &mut pod, api_server);
+        }
         api_server.create_pod(pod);
     }
 
@@ -442,7 +472,7 @@ mod tests {
                 assert!(decode::<Pod>(pod).is_some(), "seed {seed}");
             }
             let mut api_server = FakeApiServer::default();
-            let mut workload = Workload::new(rng, None, &mut api_server);
+            let mut workload = Workload::new(rng, None, None, &mut api_server);
             workload.set_budget(&mut api_server);
             assert!(
                 api_server.nodes().count() > 0 && api_server.disruption_budgets().count() > 0,

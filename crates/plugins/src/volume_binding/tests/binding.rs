@@ -124,6 +124,20 @@ fn static_binding() {
 }
 
 #[test]
+fn a_second_pod_with_the_claim_writes_what_the_first_one_does() {
+    let mut bench = bench();
+    claim(&mut bench, "data", "static", json!({}));
+    volume(&mut bench, "pv", "static", json!({}));
+    let want = expect![[
+        r#"Update persistentvolumes /pv "7" {"pv.kubernetes.io/bound-by-controller":"yes"} {"apiVersion":"v1","kind":"PersistentVolumeClaim","name":"data","namespace":"default","resourceVersion":"5","uid":"uid-data"}"#
+    ]];
+    let mut first = Binding::new(bench, &["data"], "a1");
+    first.check(PluginStepInput::Start, &want);
+    let mut second = Binding::new(first.bench, &["data"], "a1");
+    second.check(PluginStepInput::Start, &want);
+}
+
+#[test]
 fn a_volume_that_the_user_reserved_gets_the_uid_only() {
     let mut bench = bench();
     claim(&mut bench, "data", "static", json!({}));

@@ -1,0 +1,233 @@
+//! What the engine must do with claims, by the objects that it received.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use loadmaster_api::{Node, Pod, Str};
+use loadmaster_engine::engine::EngineEvent;
+use loadmaster_framework::api_calls::ObjectRef;
+use serde_json::Value;
+
+use super::{VolumeKind, claim_names, is_accessible, is_bound, text, uid};
+use crate::simulate::invariants::CheckResult;
+use crate::simulate::reference_model::ReferenceModel;
+use crate::simulate::watched_objects::WatchedObjects;
+
+/// What the reference model knows of claims.
+#[derive(Default)]
+pub(in crate::simulate) struct VolumeModel {
+    synced: BTreeSet<&'static str>,
+    /// Claims that PreBind binds, of the pods that are reserved and not bound yet.
+    delayed: BTreeMap<Box<str>, DelayedClaims>,
+    /// The volume of every claim that was ever seen bound, by the uid of the claim.
+    bound: BTreeMap<String, String>,
+    /// Every volume that was ever seen.
+    volumes: BTreeMap<String, Value>,
+    /// By volume: the claim to which PreBind binds it.
+    writes: BTreeMap<Str, Box<str>>,
+    /// Pods that were unreserved in this step.
+    unreserved: Vec<Box<str>>,
+    /// A pod with claims was unreserved: what was assumed of its claims is free again, without an event.
+    pub has_unreserved: bool,
+}
+
+struct DelayedClaims {
+    pod: String,
+    node: Str,
+    /// Uids and names.
+    claims: BTreeMap<String, String>,
+}
+
+impl VolumeModel {
+    /// The engine received an event, which it may handle later.
+    pub fn receive_event(&mut self, event: &EngineEvent) {
+        match event {
+            EngineEvent::Synced { group, resource, .. } => {
+                let kind = (group.as_str(), resource.as_str());
+                let kind = VolumeKind::ALL.iter().find(|it| it.group_resource() == kind);
+                self.synced.extend(kind.map(|kind| kind.group_resource().1));
+            }
+            EngineEvent::ObjectChanged { object, value: Some(value) } => {
+                self.handle_object(object, value);
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_object(&mut self, object: &ObjectRef, value: &Value) {
+        match VolumeKind::of(object) {
+            Some(VolumeKind::Claim) if is_bound(value) => {
+                let volume = text(value, "/spec/volumeName").to_owned();
+                self.bound.insert(uid(value).to_owned(), volume);
+            }
+            Some(VolumeKind::Volume) => {
+                self.volumes.insert(object.name.to_string(), value.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the initial lists are complete: as the daemon, the simulation schedules no pod before.
+    pub fn has_synced(&self) -> bool {
+        self.synced.len() == VolumeKind::ALL.len()
+    }
+
+    /// A pod was reserved.
+    pub fn reserve(&mut self, objects: &WatchedObjects, pod: &Pod, node: &Str) {
+        let claims = claim_names(pod).filter_map(|name| {
+            let claim = objects.get(VolumeKind::Claim.watched(), &name)?;
+            (!is_bound(claim)).then(|| (uid(claim).to_owned(), name))
+        });
+        let claims: BTreeMap<String, String> = claims.collect();
+        if !claims.is_empty() {
+            let (pod_name, node) = (pod.full_name(), node.clone());
+            let delayed = DelayedClaims { pod: pod_name, node, claims };
+            self.unreserved.retain(|uid| *uid != pod.metadata.uid);
+            self.delayed.insert(pod.metadata.uid.clone(), delayed);
+        }
+    }
+
+    /// A pod was unreserved. In the same step it may still have made a request, if another plugin failed after that.
+    pub fn unreserve(&mut self, uid: &str) {
+        self.has_unreserved |= self.delayed.contains_key(uid);
+        self.unreserved.push(uid.into());
+    }
+
+    /// The requests of a step were checked.
+    pub fn end_step(&mut self) {
+        for uid in std::mem::take(&mut self.unreserved) {
+            self.end(&uid);
+        }
+    }
+
+    /// A pod is no longer reserved: the writes for its claims are over.
+    fn end(&mut self, uid: &str) {
+        self.delayed.remove(uid);
+        let delayed = &self.delayed;
+        let is_used = |claim: &str| delayed.values().any(|it| it.claims.contains_key(claim));
+        self.writes.retain(|_, claim| is_used(claim));
+    }
+
+    /// PreBind binds a volume: a reserved pod has its claim, and no other claim or volume is bound at the same time.
+    pub fn check_volume_update(&mut self, volume: &Str, claim: &str) -> CheckResult {
+        if !self.delayed.values().any(|it| it.claims.contains_key(claim)) {
+            return Err(format!("volume {volume} is bound to claim {claim} for no reserved pod"));
+        }
+        if let Some(other) = self.writes.get(volume).filter(|other| ***other != *claim) {
+            return Err(format!("volume {volume} is bound to the claims {other} and {claim}"));
+        }
+        let same = |(known, of): &(&Str, &Box<str>)| ***of == *claim && *known != volume;
+        if let Some((other, _)) = self.writes.iter().find(same) {
+            return Err(format!("claim {claim} is bound to the volumes {other} and {volume}"));
+        }
+        self.writes.insert(volume.clone(), claim.into());
+        Ok(())
+    }
+
+    /// PreBind selects a node for a claim: a pod that has the claim is reserved there.
+    pub fn check_claim_update(&self, claim: &str, node: &str) -> CheckResult {
+        let mut reserved = self.delayed.values();
+        if reserved.any(|it| it.claims.contains_key(claim) && it.node == node) {
+            return Ok(());
+        }
+        Err(format!("node {node} is selected for claim {claim}, but no pod is reserved there"))
+    }
+
+    /// A pod is bound only if PreBind has waited until its claims were bound to volumes to which the node has access.
+    pub fn check_bind(&mut self, uid: &str, node: Option<&Node>) -> CheckResult {
+        let Some(delayed) = self.delayed.get(uid) else { return Ok(()) };
+        let pod = &delayed.pod;
+        for (claim, name) in &delayed.claims {
+            let Some(volume) = self.bound.get(claim) else {
+                return Err(format!("pod {pod} is bound, but its claim {name} is not"));
+            };
+            let Some(node) = node else { continue };
+            let label = |key: &str| node.metadata.labels.get(key).map(ToString::to_string);
+            if self.volumes.get(volume).is_some_and(|volume| !is_accessible(volume, label)) {
+                let node = node.name();
+                return Err(format!("pod {pod} is bound to {node}, which cannot access {volume}"));
+            }
+        }
+        self.end(uid);
+        Ok(())
+    }
+}
+
+/// A pod is reserved on a node only if its claims exist, nobody else uses those that have one user, and the node's limit allows its
+/// volumes.
+pub(in crate::simulate) fn check_reserved(
+    model: &ReferenceModel,
+    pod: &Pod,
+    node: &Str,
+) -> CheckResult {
+    let (objects, name) = (&model.plugins.objects, pod.full_name());
+    for claim_name in claim_names(pod) {
+        let Some(claim) = objects.get(VolumeKind::Claim.watched(), &claim_name) else {
+            return Err(format!("pod {name} is reserved, but its claim {claim_name} is missing"));
+        };
+        let modes = claim["spec"]["accessModes"].as_array();
+        let is_exclusive = modes.into_iter().flatten().any(|mode| mode == "ReadWriteOncePod");
+        let uses = |other: &Pod| {
+            other.metadata.uid != pod.metadata.uid && claim_names(other).any(|it| it == claim_name)
+        };
+        let mut placed = model.placed_pods();
+        if is_exclusive && let Some((other, _)) = placed.find(|(other, _)| uses(other)) {
+            let other = other.full_name();
+            return Err(format!("claim {claim_name} is used by the pods {other} and {name}"));
+        }
+    }
+    check_limit(model, pod, node)
+}
+
+/// A volume of a driver: its handle, or the claim for which it will be provisioned.
+type DriverVolume = (String, String);
+
+/// The volumes of a pod that count against limits.
+fn driver_volumes(objects: &WatchedObjects, pod: &Pod) -> BTreeSet<DriverVolume> {
+    let get = |kind: VolumeKind, name: &str| objects.get(kind.watched(), name);
+    let volumes = claim_names(pod).filter_map(|name| {
+        let claim = get(VolumeKind::Claim, &name)?;
+        match get(VolumeKind::Volume, text(claim, "/spec/volumeName")) {
+            Some(volume) => driver_volume(volume),
+            None => {
+                let class = get(VolumeKind::Class, text(claim, "/spec/storageClassName"))?;
+                Some((text(class, "/provisioner").to_owned(), name))
+            }
+        }
+    });
+    volumes.collect()
+}
+
+fn driver_volume(volume: &Value) -> Option<DriverVolume> {
+    let csi = volume.pointer("/spec/csi")?;
+    Some((text(csi, "/driver").to_owned(), text(csi, "/volumeHandle").to_owned()))
+}
+
+fn check_limit(model: &ReferenceModel, pod: &Pod, node: &Str) -> CheckResult {
+    let objects = &model.plugins.objects;
+    let Some(csi_node) = objects.get(VolumeKind::CsiNode.watched(), node) else { return Ok(()) };
+    let count = csi_node.pointer("/spec/drivers/0/allocatable/count").and_then(Value::as_i64);
+    let (Some(limit), driver) = (count, text(csi_node, "/spec/drivers/0/name")) else {
+        return Ok(());
+    };
+    let placed = model.placed_pods();
+    let placed = placed.filter(|(other, on)| on == node && other.metadata.uid != pod.metadata.uid);
+    let mut attached: BTreeSet<DriverVolume> =
+        placed.flat_map(|(pod, _)| driver_volumes(objects, pod)).collect();
+    let attachments = objects.of_kind(VolumeKind::Attachment.watched());
+    let of_node = attachments.filter(|it| text(it, "/spec/nodeName") == node.as_str());
+    attached.extend(of_node.filter_map(|attachment| {
+        let name = text(attachment, "/spec/source/persistentVolumeName");
+        driver_volume(objects.get(VolumeKind::Volume.watched(), name)?)
+    }));
+    let mut wanted = driver_volumes(objects, pod);
+    let is_new = wanted.iter().any(|volume| volume.0 == driver && !attached.contains(volume));
+    wanted.append(&mut attached);
+    let n = wanted.iter().filter(|volume| volume.0 == driver).count() as i64;
+    if is_new && n > limit {
+        let pod = pod.full_name();
+        return Err(format!(
+            "with pod {pod} node {node} has {n} volumes, but its limit is {limit}"
+        ));
+    }
+    Ok(())
+}
