@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ use super::control_plane::{ControlPlane, ControlPlaneOptions, free_port};
 use super::credentials::UserIdentity;
 use super::process::Process;
 use super::programs::{self, Program};
-use super::scheduler::{SchedulerArgs, SchedulerKind, SchedulerSetup};
+use super::scheduler::{Scheduler, SchedulerArgs, SchedulerKind, SchedulerSetup};
 use super::special_pods::{STEP_TIMEOUT, wait_until};
 use recorded::RecordedTest;
 use report::TestResult;
@@ -58,59 +58,60 @@ pub async fn run(args: &Args) -> Result<bool> {
     programs::build(&[Etcd, KubeApiserver, KubeControllerManager, E2eTests])?;
     let recorded = recorded::read()?;
     let chosen: Vec<&RecordedTest> = recorded.iter().filter(|test| args.chooses(test)).collect();
+    ensure!(!chosen.is_empty(), "no test of {} is selected", recorded::FILE);
     let mut kinds = args.chosen.kinds()?.into_iter();
     // Concurrently, because the tests mostly wait.
     let (first, second) = tokio::try_join!(
-        run_with(args, &chosen, kinds.next()),
-        run_with(args, &chosen, kinds.next())
+        has_recorded_results(args, &recorded, &chosen, kinds.next()),
+        has_recorded_results(args, &recorded, &chosen, kinds.next())
     )?;
-    let mut n_faults = 0;
-    for (kind, results) in first.into_iter().chain(second) {
-        let faults = recorded::faults(kind, &recorded, &chosen, &results);
-        let n_passed = results.iter().filter(|result| result.state == report::PASSED).count();
-        println!("{}: {n_passed} of {} tests passed, {} faults", kind.name(), chosen.len(), faults.len());
-        faults.iter().for_each(|fault| println!("  {fault}"));
-        n_faults += faults.len();
-    }
-    Ok(n_faults == 0)
+    Ok(first && second)
 }
 
 impl Args {
     fn chooses(&self, test: &RecordedTest) -> bool {
-        let is_named =
-            self.tests.is_empty() || self.tests.iter().any(|text| test.name.contains(text.as_str()));
+        let is_named = self.tests.is_empty()
+            || self.tests.iter().any(|text| test.name.contains(text.as_str()));
         is_named && (test.is_quick() || !self.quick)
     }
 }
 
 /// The components of a cluster, in the order in which they are stopped.
 struct Cluster {
-    scheduler: super::scheduler::Scheduler,
+    scheduler: Scheduler,
     kubelets: Process,
     manager: Process,
     plane: ControlPlane,
 }
 
-/// Runs the tests with a scheduler, if there is one, on a cluster of its own.
-async fn run_with(
+/// Runs the chosen tests with a scheduler, if there is one, on a cluster of its own, and prints their results and every difference from the
+/// recorded ones.
+async fn has_recorded_results(
     args: &Args,
+    recorded: &[RecordedTest],
     chosen: &[&RecordedTest],
     kind: Option<SchedulerKind>,
-) -> Result<Option<(SchedulerKind, Vec<TestResult>)>> {
-    let Some(kind) = kind else { return Ok(None) };
-    let mut cluster = Cluster::start(args, kind).await.with_context(|| kind.name())?;
-    let results = run_tests(&cluster.plane, chosen).await.with_context(|| kind.name())?;
+) -> Result<bool> {
+    let Some(kind) = kind else { return Ok(true) };
+    let name = kind.name();
+    let mut cluster = Cluster::start(args, kind).await.context(name)?;
+    let results = run_tests(&cluster.plane, chosen).await.context(name)?;
     cluster.check_running()?;
+    let has_passed = |result: &&TestResult| result.state == report::PASSED;
+    println!(
+        "{name}: {} of {} tests passed",
+        results.iter().filter(has_passed).count(),
+        chosen.len()
+    );
     for result in results.iter().filter(|result| result.state != report::NOT_CHOSEN) {
-        println!("{}: {result}", kind.name());
+        println!("  {result}");
     }
-    let log = cluster.plane.folder().join("e2e.log");
-    if results.iter().any(TestResult::has_failed) {
-        println!("{}: the log of the tests is {}", kind.name(), log.display());
-    } else {
+    let faults = recorded::faults(kind, recorded, chosen, &results);
+    faults.iter().for_each(|fault| println!("{name}: {fault}"));
+    if faults.is_empty() {
         cluster.finish();
     }
-    Ok(Some((kind, results)))
+    Ok(faults.is_empty())
 }
 
 impl Cluster {
@@ -135,7 +136,8 @@ impl Cluster {
         })
         .await?;
         for name in SYSTEM_PODS {
-            api.create("/apis/apps/v1/namespaces/kube-system/daemonsets", &system_pods(name)).await?;
+            api.create("/apis/apps/v1/namespaces/kube-system/daemonsets", &system_pods(name))
+                .await?;
         }
         Ok(Cluster { scheduler, kubelets, manager, plane })
     }
@@ -173,11 +175,7 @@ fn start_manager(plane: &ControlPlane, kubeconfig: &Path) -> Result<Process> {
     // Every test waits for the certificate and the account of its namespace.
     command.arg("--root-ca-file").arg(file("ca.crt"));
     command.arg("--service-account-private-key-file").arg(file("service-accounts.key"));
-    Process::start(
-        "kube-controller-manager",
-        &mut command,
-        &file("kube-controller-manager.log"),
-    )
+    Process::start("kube-controller-manager", &mut command, &file("kube-controller-manager.log"))
 }
 
 /// Runs the chosen tests, one after another; returns the results of all.

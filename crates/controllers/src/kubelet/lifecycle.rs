@@ -297,7 +297,8 @@ impl PodLifecycle<'_> {
 
     /// The longest `sleep` of a preStop hook: the hooks of all containers run at the same time.
     fn pre_stop_sleep(&self) -> Duration {
-        let hooks = self.spec.containers.iter().filter_map(|it| it.lifecycle.as_ref()?.pre_stop.as_ref());
+        let hooks =
+            self.spec.containers.iter().filter_map(|it| it.lifecycle.as_ref()?.pre_stop.as_ref());
         let sleeps = hooks.filter_map(|hook| u64::try_from(hook.sleep.as_ref()?.seconds).ok());
         Duration::from_secs(sleeps.max().unwrap_or(0))
     }

@@ -241,9 +241,7 @@ fn deletion_respects_stop_seconds_and_grace_period() {
     let mut bench = bench(1);
     pod(&mut bench, "slow", json!({"loadmaster.io/stop-seconds": "7"}), json!({}));
     pod(&mut bench, "stuck", json!({"loadmaster.io/stop-seconds": "99"}), json!({}));
-    let hook = |name: &str, seconds: u8| {
-        json!({"name": name, "image": "i", "lifecycle": {"preStop": {"sleep": {"seconds": seconds}}}})
-    };
+    let hook = |name: &str, seconds: u8| json!({"name": name, "image": "i", "lifecycle": {"preStop": {"sleep": {"seconds": seconds}}}});
     let hooks = json!([hook("a", 3), hook("b", 7)]);
     pod(&mut bench, "sleeper", json!({}), json!({"spec": {"containers": hooks}}));
     pod(

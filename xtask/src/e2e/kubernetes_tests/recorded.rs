@@ -7,7 +7,8 @@ use anyhow::{Context as _, Result, bail};
 use super::super::scheduler::SchedulerKind;
 use super::report::{PASSED, TestResult};
 
-const FILE: &str = "conformance/cmd/e2e/tests.txt";
+/// The list, in the root folder.
+pub const FILE: &str = "conformance/cmd/e2e/tests.txt";
 
 /// A test of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +91,12 @@ pub fn faults(
         let Some(result) = by_name.get(test.name.as_str()) else { continue };
         let is_compared = kind == SchedulerKind::KubeScheduler || test.state() == PASSED;
         if is_compared && result.state != test.state() {
-            faults.push(format!("{}: expected {}, found {}", test.name, test.state(), result.state));
+            faults.push(format!(
+                "{}: expected {}, found {}",
+                test.name,
+                test.state(),
+                result.state
+            ));
         }
     }
     faults
