@@ -14,6 +14,7 @@ import (
 
 	// Adds the arguments of the plugins to the scheme of the configuration.
 	_ "sigs.k8s.io/scheduler-plugins/apis/config/scheme"
+	"sigs.k8s.io/scheduler-plugins/pkg/capacityscheduling"
 	"sigs.k8s.io/scheduler-plugins/pkg/noderesources"
 	"sigs.k8s.io/scheduler-plugins/pkg/podstate"
 	"sigs.k8s.io/scheduler-plugins/pkg/preemptiontoleration"
@@ -26,14 +27,15 @@ import (
 type eventRecorder = events.EventRecorder
 
 var factories = map[string]frameworkruntime.PluginFactory{
+	capacityscheduling.Name:       capacityscheduling.New,
 	noderesources.AllocatableName: noderesources.NewAllocatable,
 	podstate.Name:                 podstate.New,
 	preemptiontoleration.Name:     preemptiontoleration.New,
 	qos.Name:                      qos.New,
 }
 
-// versionOptions registers the plugins of scheduler-plugins. Those that are built
-// can be found in w.plugins.
+// versionOptions registers the plugins of scheduler-plugins, which read custom
+// objects from a server. Those that are built can be found in w.plugins.
 func (w *world) versionOptions() []scheduler.Option {
 	registry := make(frameworkruntime.Registry)
 	for name, factory := range factories {
@@ -43,7 +45,10 @@ func (w *world) versionOptions() []scheduler.Option {
 			return plugin, err
 		}
 	}
-	return []scheduler.Option{scheduler.WithFrameworkOutOfTreeRegistry(registry)}
+	return []scheduler.Option{
+		scheduler.WithFrameworkOutOfTreeRegistry(registry),
+		scheduler.WithKubeConfig(w.serveCustomObjects()),
+	}
 }
 
 func (w *world) enqueue(pod *v1.Pod) { w.sched.SchedulingQueue.Add(w.log, pod) }
@@ -62,6 +67,9 @@ func (w *world) preemptionPlugin(fw framework.Framework) (*preemptionPlugin, err
 	if plugin, ok := w.plugins[preemptiontoleration.Name].(*preemptiontoleration.PreemptionToleration); ok {
 		evaluator := preemption.NewEvaluator(plugin.Name(), fw, plugin, false)
 		return &preemptionPlugin{evaluator, plugin}, nil
+	}
+	if plugin, ok := w.plugins[capacityscheduling.Name].(fwk.PostFilterPlugin); ok {
+		return &preemptionPlugin{nil, plugin}, nil
 	}
 	return w.defaultPreemption(fw)
 }

@@ -79,6 +79,9 @@ func preempt(q *question) (any, error) {
 		return a, err
 	}
 	verdicts := fit.Diagnosis.NodeToStatus
+	if plugin.Evaluator == nil {
+		return a, w.preemptPerNode(fw, plugin, state, verdicts, a)
+	}
 	// First, because a plugin may read the clock there for all that follows.
 	result, status := plugin.PostFilter(w.ctx, state, w.pod, verdicts)
 	if ok, _ := plugin.PodEligibleToPreemptOthers(w.ctx, w.pod, verdicts.Get(w.pod.Status.NominatedNodeName)); ok {
@@ -97,7 +100,8 @@ func preempt(q *question) (any, error) {
 	return a, nil
 }
 
-// preemptionPlugin is the evaluator of a plugin and the plugin's PostFilter.
+// preemptionPlugin is the evaluator of a plugin, nil if the plugin hides it, and the
+// plugin's PostFilter.
 type preemptionPlugin struct {
 	*preemption.Evaluator
 	fwk.PostFilterPlugin

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
+
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -29,6 +32,17 @@ func (w *world) schedulePod(fw framework.Framework, state fwk.CycleState, pod *v
 }
 
 func (w *world) signPod(fw framework.Framework) fwk.PodSignature { return fw.SignPod(w.ctx, w.pod) }
+
+// isCustom says whether this is an object of a custom resource that a plugin watches.
+func isCustom(json.RawMessage) bool { return false }
+
+// beforeInformers is called when the scheduler is built and before it receives pods.
+func (w *world) beforeInformers() {}
+
+// preemptPerNode is for plugins without evaluator.
+func (w *world) preemptPerNode(framework.Framework, fwk.PostFilterPlugin, fwk.CycleState, *framework.NodeToStatus, *preemptionAnswer) error {
+	return errors.New("the plugin has no evaluator")
+}
 
 func (w *world) preemptionPlugin(fw framework.Framework) (*preemptionPlugin, error) {
 	return w.defaultPreemption(fw)

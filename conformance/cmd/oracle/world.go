@@ -90,8 +90,11 @@ type world struct {
 	cfg      *config.KubeSchedulerConfiguration
 	profiles []config.KubeSchedulerProfile
 	sched    *scheduler.Scheduler
+	client   *fake.Clientset
 	// plugins are those of profiles that an option of the scheduler captured.
 	plugins map[string]fwk.Plugin
+	// custom are objects of custom resources.
+	custom []json.RawMessage
 
 	nodes []*v1.Node
 	pod   *v1.Pod
@@ -170,7 +173,7 @@ func (w *world) newScheduler(client *fake.Clientset, factory informers.SharedInf
 	// Configured extenders have already affected the profiles. They must not be
 	// called: no extender is running.
 	sched.Extenders = nil
-	w.sched = sched
+	w.sched, w.client = sched, client
 	return nil
 }
 
@@ -190,6 +193,11 @@ func (w *world) fill(raws []json.RawMessage, podName string) error {
 	seen := make(map[identity]bool, len(raws))
 	started := false
 	for i, raw := range raws {
+		if isCustom(raw) {
+			w.custom = append(w.custom, raw)
+			started = true
+			continue
+		}
 		obj, gvk, err := decodeObject(raw)
 		if err != nil {
 			return fmt.Errorf("object %d: %w", i, err)
@@ -281,13 +289,21 @@ func (w *world) startInformers(objects []runtime.Object) error {
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, syncLimit)
 	defer cancel()
+	w.beforeInformers()
 	factory.Start(w.ctx.Done())
 	for kind, ok := range factory.WaitForCacheSync(ctx.Done()) {
 		if !ok {
 			return fmt.Errorf("informer for %v did not sync", kind)
 		}
 	}
-	return w.sched.WaitForHandlersSync(ctx)
+	if err := w.sched.WaitForHandlersSync(ctx); err != nil {
+		return err
+	}
+	if w.pod == nil {
+		return nil
+	}
+	// Preemption looks it up.
+	return factory.Core().V1().Pods().Informer().GetIndexer().Add(w.pod)
 }
 
 // buildForPod builds the world of a question that must name a pod, and the

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::case_rng::{CaseRng, Fields};
+use super::case_rng::{CaseRng, Fields, NAMESPACES};
 use super::features::CaseFeature;
 use super::pod::{self, Role};
 use super::{
@@ -11,9 +11,10 @@ use super::{
 
 /// A case about one of the extension points that these plugins have.
 pub(super) fn case(draw: &mut CaseRng, id: u64) -> OracleCase {
-    match draw.range(0, 9) {
-        0..4 => score_case(draw, id),
-        4..8 => toleration_case(draw, id),
+    match draw.range(0, 19) {
+        0..6 => score_case(draw, id),
+        6..12 => toleration_case(draw, id),
+        12..17 => quota_case(draw, id),
         _ => order_case(draw, id),
     }
 }
@@ -52,6 +53,15 @@ fn score_case(draw: &mut CaseRng, id: u64) -> OracleCase {
         draw.add(feature);
     }
     let mut case = cluster::case(draw, id);
+    for node in case.objects.iter_mut().filter(|object| object["kind"] == "Node") {
+        for (_, amount) in node["status"]["allocatable"].as_object_mut().into_iter().flatten() {
+            // Upstream's sums overflow.
+            let text = amount.as_str().unwrap_or_default();
+            if ["Pi", "E", "Ei", "e18"].iter().any(|suffix| text.ends_with(suffix)) {
+                *amount = "7Ti".into();
+            }
+        }
+    }
     let names = draw.some(&["NodeResourcesAllocatable", "PodState"], 1, 2);
     // Upstream does not check the arguments of a plugin that is not enabled.
     let has_args = names.contains(&"NodeResourcesAllocatable") && draw.percent(90);
@@ -170,6 +180,84 @@ fn priority_class(draw: &mut CaseRng, name: &str) -> Value {
     let value = draw.mostly(&[-10, 0, 5, 1000], &[i32::MAX]);
     json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
         "metadata": Value::from(metadata), "value": value})
+}
+
+/// CapacityScheduling: a preemption case in which most namespaces have a quota, without what upstream decides by chance or miscounts.
+fn quota_case(draw: &mut CaseRng, id: u64) -> OracleCase {
+    let mut case = preemption::case(draw, id);
+    remove_volumes(&mut case);
+    // Upstream does not count violations of budgets in some cases, and fails in some with nominated pods.
+    let has_nominated = draw.percent(15);
+    case.objects.retain(|object| {
+        let is_nominated = object["status"].get("nominatedNodeName").is_some();
+        object["kind"] != "PodDisruptionBudget" && (has_nominated || !is_nominated)
+    });
+    if !case.objects.iter().any(|object| full_name(object) == case.pod) {
+        return score_case(draw, id);
+    }
+    let mut target = String::new();
+    for (at, pod) in case.objects.iter_mut().filter(|it| it["kind"] == "Pod").enumerate() {
+        let is_target = full_name(pod) == case.pod;
+        pod["metadata"]["namespace"] = draw.pick(&NAMESPACES).into();
+        if is_target {
+            target = full_name(pod);
+        }
+        for (part, field) in
+            [("metadata", "deletionTimestamp"), ("spec", "initContainers"), ("spec", "resources")]
+        {
+            drop(pod[part].as_object_mut().map(|fields| fields.remove(field)));
+        }
+        // Upstream sorts equally important pods in any order.
+        if pod["status"].get("startTime").is_some() {
+            pod["status"]["startTime"] = json!(format!("2024-05-01T10:00:{at:02}Z"));
+        }
+    }
+    case.pod = target;
+    for namespace in NAMESPACES {
+        if draw.percent(80) {
+            let quota = elastic_quota(draw, namespace);
+            case.objects.push(quota);
+        }
+    }
+    let one = vec![json!({"name": "CapacityScheduling"})];
+    // Scores of the older kube-scheduler differ.
+    let plugins = json!({"preFilter": {"enabled": one}, "reserve": {"enabled": one},
+        "postFilter": only(one), "preScore": only(vec![]), "score": only(vec![])});
+    case.config = Some(config(plugins, vec![]));
+    if has_nominated || draw.percent(25) {
+        case.kind = OracleCaseKind::Explain;
+    }
+    case
+}
+
+fn elastic_quota(draw: &mut CaseRng, namespace: &str) -> Value {
+    let list = |draw: &mut CaseRng, cpus: &[&'static str]| {
+        let mut list = Fields::default();
+        if draw.percent(95) {
+            list.put("cpu", draw.pick(cpus));
+        }
+        // What a list lacks is 0.
+        for name in ["memory", "ephemeral-storage"] {
+            if draw.percent(95) {
+                list.put(name, "1Ti");
+            }
+        }
+        for name in ["example.com/gpu", "example.org/fpga", "pods"] {
+            if draw.percent(40) {
+                list.put(name, draw.pick(&["1", "2", "10"]));
+            }
+        }
+        Value::from(list)
+    };
+    let mut spec = Fields::default();
+    if draw.percent(90) {
+        spec.put("min", list(draw, &["1", "2", "3500m", "5", "8"]));
+    }
+    if draw.percent(80) {
+        spec.put("max", list(draw, &["2", "4", "6", "20"]));
+    }
+    json!({"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "ElasticQuota",
+        "metadata": {"name": "quota", "namespace": namespace}, "spec": Value::from(spec)})
 }
 
 /// QOSSort: pods of all classes, queued at few different times.
