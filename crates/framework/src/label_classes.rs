@@ -68,6 +68,8 @@ impl LabelClasses {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
@@ -76,7 +78,7 @@ mod tests {
 
     fn add_node(world: &mut World, name: &str, labels: &serde_json::Value) -> NodeRow {
         let node = json!({"metadata": {"name": name, "labels": labels}});
-        world.add_node(serde_json::from_value(node).unwrap())
+        world.upsert_node(Arc::new(serde_json::from_value(node).unwrap()))
     }
 
     fn classes(world: &mut World, labels: &[&str]) -> Option<LabelClasses> {
