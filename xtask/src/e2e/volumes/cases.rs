@@ -12,6 +12,8 @@ const SMALL_NODE: &str = "node-11";
 const USED_NODE: &str = "node-10";
 /// The class of claims for which the driver provisions a volume on demand.
 pub const DYNAMIC: &str = "dynamic";
+/// The claim of a generic ephemeral volume, which kube-controller-manager creates after its pod.
+pub const EPHEMERAL_CLAIM: &str = "ephemeral-scratch";
 /// The provisioner of classes whose volumes are created beforehand.
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
@@ -276,7 +278,8 @@ fn rejected_cases() -> Vec<VolumeCase> {
             name: "no-class",
             objects: vec![claim("no-class-claim", "no-such-class", "1Gi")],
             pod: pod("no-class", &["no-class-claim"], on("node-6")),
-            later: vec![class("no-such-class", DRIVER, "WaitForFirstConsumer")],
+            // Without CSIStorageCapacities, which would be published some time after the class.
+            later: vec![class("no-such-class", "other.csi.example.com", "WaitForFirstConsumer")],
             outcome: Outcome::BoundLater("", "node-6"),
         },
         VolumeCase {

@@ -7,13 +7,14 @@ use http::Method;
 use serde_json::Value;
 
 use super::cases::{self, Outcome, VolumeCase};
-use super::cluster::{CLAIMS, PODS, VOLUMES, VolumeCluster};
+use super::cluster::{CLAIMS, DRIVER, PODS, VOLUMES, VolumeCluster};
 use super::writes::{WritesByObject, without_run_values};
 use crate::e2e::api_client::ApiClient;
 use crate::e2e::manifest;
 use crate::e2e::scheduler::{SchedulerArgs, SchedulerKind};
 use crate::e2e::special_pods::{STEP_TIMEOUT, wait_until};
 
+const N_ZONES: usize = 3;
 /// Requests that should not be sent may follow the expected ones.
 const SETTLING_TIME: Duration = Duration::from_secs(3);
 
@@ -43,6 +44,11 @@ pub async fn run_cases(
     for case in &cases {
         manifest::create(api, &case.pod).await?;
     }
+    wait_until("the claim of an ephemeral volume", STEP_TIMEOUT, async || {
+        let path = format!("{CLAIMS}/{}", cases::EPHEMERAL_CLAIM);
+        Ok(api.request(Method::GET, &path, Vec::new()).await?.status == 200)
+    })
+    .await?;
     let mut scheduler = cluster.start_scheduler(chosen, kind, kind.name())?;
     wait_for_outcomes(api, &cases, false).await?;
     for object in cases.iter().flat_map(|case| &case.later) {
@@ -76,11 +82,20 @@ async fn are_controllers_done(api: &ApiClient, cases: &[VolumeCase]) -> Result<b
             })
     };
     let is_settled = |it: &&Value| it["status"]["phase"] != "Pending";
+    let n_capacities = |class: &Value| {
+        capacities.iter().filter(|capacity| capacity["storageClassName"] == *class).count()
+    };
+    let shared = cases::shared_objects();
+    let mut classes = shared
+        .iter()
+        .chain(cases.iter().flat_map(|case| &case.objects))
+        .filter(|object| object["kind"] == "StorageClass" && object["provisioner"] == DRIVER);
     Ok(volumes.iter().all(|it| is_known(it) && is_settled(&it))
         && claims.iter().all(is_known)
         && cases.iter().all(is_done)
         && registered.len() == cases::N_NODES as usize
-        && !capacities.is_empty())
+        && classes.all(|class| n_capacities(&class["metadata"]["name"]) > 0)
+        && n_capacities(&cases::DYNAMIC.into()) == N_ZONES)
 }
 
 /// Waits until every pod has its outcome: the first one, or that after the later objects were created.

@@ -74,7 +74,7 @@ fn effective_body(resource: &str, mut body: Value) -> Value {
         if let Some(fields) = body.as_object_mut() {
             fields.remove("metadata");
         }
-        let conditions = body["status"]["conditions"].as_array_mut();
+        let conditions = body.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
         for condition in conditions.into_iter().flatten() {
             let Some(fields) = condition.as_object_mut() else { continue };
             fields.remove("lastProbeTime");
@@ -82,13 +82,8 @@ fn effective_body(resource: &str, mut body: Value) -> Value {
                 fields.retain(|name, _| name == "type" || name == "message");
             }
         }
-        if body["status"]["conditions"].is_null()
-            && let Some(status) = body["status"].as_object_mut()
-        {
-            status.remove("conditions");
-        }
     } else if resource == "pods/binding"
-        && let Some(target) = body["target"].as_object_mut()
+        && let Some(target) = body.pointer_mut("/target").and_then(Value::as_object_mut)
     {
         target.remove("apiVersion");
     }
