@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use loadmaster_api::{PodDisruptionBudget, Str, Timestamp};
+use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
 use super::*;
