@@ -26,7 +26,7 @@ use loadmaster_framework::preemption::{
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, CycleStateSlot, Detail, DryRunCx, EventResource, Explain,
     ExtensionPoints, FitError, Gvr, Incremental, NodeRow, PluginDef, PluginError, PodInfo,
-    PostFilter, PostFilterCx, PostFilterResult, PreFilter, PreFilterResult, PrepareResult,
+    PostFilter, PostFilterCx, PostFilterResult, PreFilter, PreFilterResult, PrepareResult, Reason,
     Rejection, Reserve, Resources, SerialCx, WatchRequirement, World,
 };
 use loadmaster_stdx::Rng;
@@ -155,14 +155,6 @@ impl PluginEvaluator for Evaluator {
 }
 
 impl CapacityScheduling {
-    /// What the pod wants, as of its PreFilter.
-    fn wanted(&self, cx: Cx<'_>, pod: &PodInfo) -> Wanted {
-        cx.cycle.get(self.wanted).cloned().unwrap_or_else(|| {
-            let requests = &pod.requests().resources;
-            self.quotas.wanted(cx.world, &Key::of(pod, requests), Some(&pod.uid))
-        })
-    }
-
     /// Whether the preemptor, which has a quota, may reclaim what other quotas borrowed: its own use stays below its minimum. Otherwise
     /// it may only preempt pods of its namespace.
     fn reclaims(&self, world: &World, preemptor: &PodInfo, wanted: &Wanted) -> bool {
@@ -200,14 +192,20 @@ impl CapacityScheduling {
 }
 
 impl Preemption for CapacityScheduling {
+    /// PreFilter plugins before this one may have rejected the pod, so that no node is worth a try.
+    fn ineligible_reason(&self, cx: Cx<'_>) -> Option<Reason> {
+        let is_missing = cx.cycle.get(self.wanted).is_none();
+        is_missing.then_some(Reason::Text("not eligible due to failed to read from cycleState"))
+    }
+
     /// All nodes, in their order.
     fn sample(&self, _: usize, _: &mut Rng) -> CandidateSampling {
         CandidateSampling::ALL
     }
 
     fn is_awaited_victim(&self, cx: &DryRunCx<'_>, preemptor: &PodInfo, other: &PodInfo) -> bool {
-        let wanted = self.wanted(cx.cx(), preemptor);
-        let reclaims = self.reclaims_if_limited(cx.world(), preemptor, &wanted);
+        let Some(wanted) = cx.cycle.get(self.wanted) else { return false };
+        let reclaims = self.reclaims_if_limited(cx.world(), preemptor, wanted);
         // Pods of its own namespace are awaited in any case.
         self.may_evict(cx.world(), preemptor, reclaims, other)
             || reclaims == Some(true) && self.may_evict(cx.world(), preemptor, Some(false), other)
@@ -220,7 +218,8 @@ impl Preemption for CapacityScheduling {
     ) -> Result<Victims, Rejection> {
         let preemptor = run.preemptor().clone();
         let namespace = &preemptor.template.namespace;
-        let wanted = self.wanted(run.cx(), &preemptor);
+        let wanted = run.cx().cycle.get(self.wanted).cloned();
+        let wanted = wanted.unwrap_or_else(|| Wanted::only(&preemptor.requests().resources));
         let reclaims = self.reclaims_if_limited(run.cx().world, &preemptor, &wanted);
         // The least important pods first: a quota stops lending when it is back at its minimum.
         let mut others = run.pods().to_vec();

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::api_calls::{PluginStep, PluginStepInput};
 use crate::errors::FieldError;
-use crate::extension_points::{DryRunCx, FitError, PostFilterCx, PostFilterResult};
+use crate::extension_points::{Cx, DryRunCx, FitError, PostFilterCx, PostFilterResult};
 use crate::plugin_args::PluginArgs;
 use crate::pod_info::PodInfo;
 use crate::preemption_candidate::{Candidate, PreemptionPreview, Victims};
@@ -88,6 +88,12 @@ pub trait Preemption {
 
     /// Which of the nodes that preemption may help on are tried.
     fn sample(&self, n_nodes: usize, rng: &mut Rng) -> CandidateSampling;
+
+    /// Why the preemptor may not preempt other pods, besides its preemptionPolicy and victims that are still terminating.
+    fn ineligible_reason(&self, cx: Cx<'_>) -> Option<Reason> {
+        let _ = cx;
+        None
+    }
 
     /// Whether this terminating pod on the preemptor's nominated node counts as a victim that the preemptor waits for.
     fn is_awaited_victim(&self, cx: &DryRunCx<'_>, preemptor: &PodInfo, other: &PodInfo) -> bool;
@@ -185,13 +191,15 @@ fn find_candidates(
         rejection: with_prefix(rejection, plugin.message_prefix()),
         is_final,
     };
+    let never_preempts = pod.template.never_preempts();
+    if let Some(reason) = plugin.ineligible_reason(preemptor.cx.cx()).filter(|_| !never_preempts) {
+        return Err(no_candidates(Rejection::unschedulable(reason), false));
+    }
     // A pod that never preempts waits for no victim: if it does not fit now, its nomination keeps other pods off the node for nothing, and
     // two such pods could wait for each other. Upstream keeps it.
     let is_awaited = |cx: &DryRunCx<'_>, other: &PodInfo| plugin.is_awaited_victim(cx, pod, other);
     preemptor.pod_eligible_to_preempt_others(fit_error.node_codes, is_awaited).map_err(
-        |reason: Reason| {
-            no_candidates(Rejection::unschedulable(reason), pod.template.never_preempts())
-        },
+        |reason: Reason| no_candidates(Rejection::unschedulable(reason), never_preempts),
     )?;
     if n_nodes == 0 {
         return Err(no_candidates(Failure::new("no nodes available").into(), false));

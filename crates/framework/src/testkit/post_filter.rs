@@ -6,7 +6,7 @@ use loadmaster_stdx::Rng;
 use serde_json::Value;
 
 use crate::api_calls::{PluginStep, PluginStepInput};
-use crate::extension_points::{DryRunCx, FilterRunner, FitError, PostFilterCx};
+use crate::extension_points::{DryRunCx, FilterRunner, FitError, PostFilterCx, SerialCx};
 use crate::node_info::NodeInfo;
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
@@ -76,11 +76,16 @@ impl CpuOnlyFilter {
 }
 
 impl PluginTestBench {
-    /// The result of the first call of PostFilter, as `nominates a; evicts p1 p2; clears the nomination of n1; <code> <reasons>`.
+    /// The result of the first call of PostFilter, after PreFilter, as `nominates a; evicts p1 p2; clears the nomination of n1; <code> <reasons>`.
     pub fn post_filter(&mut self, pod: Value, seed: u64) -> BenchResult<String> {
         let pod = Arc::new(self.parse_pod(pod)?);
         let Some(point) = self.points.post_filter.clone() else { return Ok("Success".into()) };
         let mut cycle = CycleState::default();
+        if let Some(pre_filter) = &self.points.pre_filter {
+            let (world, states) = (&self.world, &mut self.states);
+            // A rejection by PreFilter is one of the reasons for PostFilter.
+            let _ = pre_filter.pre_filter(SerialCx { world, cycle: &mut cycle, states }, &pod);
+        }
         let cx = DryRunCx::new(&mut self.world, &cycle, &self.states);
         let node_codes = CpuOnlyFilter.node_codes(cx, &pod);
         let fit_error = FitError {

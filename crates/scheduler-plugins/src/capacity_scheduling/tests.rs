@@ -269,6 +269,7 @@ fn explain() {
     let mut bench = bench();
     assign(&mut bench, "a", of("red", "p1", "3", 0));
     let lines = bench.explain(of("blue", "new", "1", 0)).unwrap();
-    expect!["pod: quota=quota, used=0, min=cpu 4000m, max=cpu 6000m, borrowing=red"].assert_eq(&lines.join("\n"));
+    expect!["pod: quota=quota, used=0, min=cpu 4000m, max=cpu 6000m, borrowing=red"]
+        .assert_eq(&lines.join("\n"));
     assert!(bench.explain(of("green", "new", "1", 0)).unwrap().is_empty());
 }

@@ -207,6 +207,12 @@ fn quota_case(draw: &mut CaseRng, id: u64) -> OracleCase {
         {
             drop(pod[part].as_object_mut().map(|fields| fields.remove(field)));
         }
+        // Upstream does not count resources of a resize.
+        for field in
+            ["containerStatuses", "initContainerStatuses", "resources", "allocatedResources"]
+        {
+            drop(pod["status"].as_object_mut().map(|fields| fields.remove(field)));
+        }
         // Upstream sorts equally important pods in any order.
         if pod["status"].get("startTime").is_some() {
             pod["status"]["startTime"] = json!(format!("2024-05-01T10:00:{at:02}Z"));
