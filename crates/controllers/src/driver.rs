@@ -10,31 +10,39 @@ use jiff::{SignedDuration, Timestamp};
 use loadmaster_api::{ExtraFieldsByKind, proto};
 use loadmaster_client as client;
 use loadmaster_client::api_client::ConnectionLimits;
+use loadmaster_client::flowcontrol::TokenBucket;
 use loadmaster_client::reflector::{
     self, ObjectFormat, ReflectorOptions, Reflectors, start_reflectors,
 };
 use loadmaster_client::status::decode_status;
 use loadmaster_client::{ApiClient, Cluster};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::controller::Controller;
 use crate::kind::{Key, Kind, Object};
 use crate::request::{ControllerRequest, ControllerResponse};
-use crate::runner::{ControllerEvent, ControllerRunner, OutgoingRequest};
+use crate::runner::{ControllerEvent, ControllerRunner, OutgoingRequest, RunnerStats};
 
 /// Options of [`run_controllers`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct DriverOptions {
     /// Maximum number of requests in flight.
     pub n_calls_max: usize,
+    /// Limits the rate of requests, without watches.
+    pub rate_limit: TokenBucket,
     /// Seed of the random number generator for backoff jitter.
     pub seed: u64,
+    /// Receives the runner's counts whenever they may have changed.
+    pub stats: Option<watch::Sender<RunnerStats>>,
 }
 
 impl Default for DriverOptions {
+    /// 64 requests in flight, at any rate.
     fn default() -> DriverOptions {
-        DriverOptions { n_calls_max: 64, seed: 0 }
+        let rate_limit = TokenBucket::new(-1.0, 1);
+        DriverOptions { n_calls_max: 64, rate_limit, seed: 0, stats: None }
     }
 }
 
@@ -51,7 +59,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 pub async fn run_controllers(
     cluster: &Cluster,
     controllers: Vec<Box<dyn Controller>>,
-    options: DriverOptions,
+    mut options: DriverOptions,
     stop: impl Future<Output = ()>,
 ) {
     let limits = ConnectionLimits { http2_connections_max: 4, http1_connections_max: 64 };
@@ -81,11 +89,16 @@ pub async fn run_controllers(
     let mut stop = std::pin::pin!(stop);
     let mut calls = JoinSet::new();
     let mut batch = Vec::new();
+    let started = Instant::now();
     loop {
         let now = Timestamp::now();
         let room = options.n_calls_max.saturating_sub(calls.len());
         for call in runner.run(room, now) {
-            calls.spawn(send_request(api_client.clone(), call));
+            let wait = options.rate_limit.reserve(started.elapsed());
+            calls.spawn(send_request(api_client.clone(), call, wait));
+        }
+        if let Some(stats) = &options.stats {
+            stats.send_replace(runner.stats());
         }
         let has_room = calls.len() < options.n_calls_max;
         tokio::select! {
@@ -209,7 +222,14 @@ impl Watches {
     }
 }
 
-async fn send_request(api_client: ApiClient, call: OutgoingRequest) -> (u64, ControllerResponse) {
+async fn send_request(
+    api_client: ApiClient,
+    call: OutgoingRequest,
+    wait: Duration,
+) -> (u64, ControllerResponse) {
+    if !wait.is_zero() {
+        tokio::time::sleep(wait).await;
+    }
     (call.id, call_api_server(&api_client, &call.request).await)
 }
 

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::cache::{Cache, Store, StoredObject};
 use crate::dynamic_kind::{DynamicKind, PartialObjectMetadata};
+use crate::pod_group::PodGroup;
 
 /// A typed object of a built-in kind.
 pub trait Typed:
@@ -332,6 +333,7 @@ kinds! {
     CSIStorageCapacity csi_storage_capacities storage::CSIStorageCapacity;
     VolumeAttachment volume_attachments storage::VolumeAttachment,
         index |attachment| Some(&attachment.spec.node_name);
+    PodGroup pod_groups PodGroup;
 }
 
 impl Kind {

@@ -13,6 +13,7 @@
 //! | [`driver`] | connects the runner to an API server: watches, connections, a clock |
 //! | [`kubelet`] | simulated kubelets |
 //! | [`csi`] | simulated CSI drivers |
+//! | [`pod_group`] | PodGroups of scheduler-plugins |
 //!
 //! A controller is a pure function from the cache to requests. The runner does the rest: it retries what failed,
 //! and reconciles a key again only when the cache shows the controller's own writes.
@@ -26,6 +27,7 @@ pub mod kind;
 pub mod kubelet;
 pub mod manager;
 pub mod meta;
+pub mod pod_group;
 pub mod request;
 pub mod runner;
 pub mod served_kinds;

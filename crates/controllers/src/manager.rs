@@ -12,6 +12,7 @@ use crate::job::JobController;
 use crate::namespace::NamespaceController;
 use crate::node_lifecycle::NodeLifecycleController;
 use crate::persistent_volume::PersistentVolumeController;
+use crate::pod_group::PodGroupController;
 use crate::replica_set::ReplicaSetController;
 use crate::resource_quota::ResourceQuotaController;
 use crate::service_account::ServiceAccountController;
@@ -55,6 +56,11 @@ pub fn all_controllers(options: ControllerOptions) -> Vec<Box<dyn Controller>> {
         Box::<ResourceQuotaController>::default(),
         Box::new(ServiceAccountController { root_ca: options.root_ca }),
     ]
+}
+
+/// The controllers of scheduler-plugins: PodGroups. They do nothing while the definitions of their kinds are not installed.
+pub fn scheduler_plugins_controllers() -> Vec<Box<dyn Controller>> {
+    vec![Box::new(PodGroupController)]
 }
 
 #[cfg(test)]

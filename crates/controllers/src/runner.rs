@@ -65,6 +65,8 @@ struct Slot {
     /// Changes for which the controller panicked, by object.
     failed_changes: BTreeMap<Key, FailedChange>,
     n_panics: u64,
+    n_reconciled: u64,
+    n_failed_requests: u64,
 }
 
 /// A change at which a controller panicked.
@@ -85,6 +87,10 @@ pub struct RunnerStats {
     pub n_unsynced: usize,
     /// Number of panics of controllers so far.
     pub n_panics: u64,
+    /// Number of keys reconciled so far.
+    pub n_reconciled: u64,
+    /// Number of requests that failed so far.
+    pub n_failed_requests: u64,
 }
 
 impl ControllerRunner {
@@ -98,7 +104,17 @@ impl ControllerRunner {
                 queue.add(&key, Timestamp::UNIX_EPOCH);
             }
             let (outbox, failed_changes) = (VecDeque::new(), BTreeMap::new());
-            Slot { controller, unsynced, needs_served, queue, outbox, failed_changes, n_panics: 0 }
+            Slot {
+                controller,
+                unsynced,
+                needs_served,
+                queue,
+                outbox,
+                failed_changes,
+                n_panics: 0,
+                n_reconciled: 0,
+                n_failed_requests: 0,
+            }
         };
         ControllerRunner {
             cache: Cache::default(),
@@ -132,8 +148,14 @@ impl ControllerRunner {
         let waiting: usize = self.slots.iter().map(|slot| slot.outbox.len()).sum();
         let unsynced: BTreeSet<Kind> =
             self.slots.iter().flat_map(|slot| &slot.unsynced).copied().collect();
-        let n_panics = self.slots.iter().map(|slot| slot.n_panics).sum();
-        RunnerStats { n_requests: waiting + self.calls.len(), n_unsynced: unsynced.len(), n_panics }
+        let sum = |count: fn(&Slot) -> u64| self.slots.iter().map(count).sum();
+        RunnerStats {
+            n_requests: waiting + self.calls.len(),
+            n_unsynced: unsynced.len(),
+            n_panics: sum(|slot| slot.n_panics),
+            n_reconciled: sum(|slot| slot.n_reconciled),
+            n_failed_requests: sum(|slot| slot.n_failed_requests),
+        }
     }
 
     /// Handles an event: updates the cache and enqueues the keys that it affects.
@@ -245,6 +267,7 @@ impl ControllerRunner {
         };
         // Events are best effort: a failure is not retried.
         let end = if request.is_event() && is_handled { RequestResult::Done } else { end };
+        slot.n_failed_requests += u64::from(matches!(end, RequestResult::Failed { .. }));
         let expectation = Expectation::from_response(&request, response).filter(|expectation| {
             slot.watches(expectation.kind()) && !expectation.is_satisfied(&self.cache)
         });
@@ -336,6 +359,7 @@ impl Slot {
         }
         self.retry_failed_changes(cache, now);
         while let Some(key) = self.queue.next_due(now) {
+            self.n_reconciled += 1;
             let outcome = match catch_panic(|| self.controller.reconcile(&key, cache, now)) {
                 Ok(outcome) => outcome,
                 Err(panic) => {

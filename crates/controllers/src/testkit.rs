@@ -243,6 +243,10 @@ impl ControllerBench {
                 self.runner.handle_event(ControllerEvent::Unavailable(kind), now);
                 continue;
             }
+            if self.http("GET", &kind.api_path(""), &Value::Null).0 == 404 {
+                self.runner.handle_event(ControllerEvent::Unavailable(kind), now);
+                continue;
+            }
             let mut found: Vec<Object> = self
                 .items(kind)
                 .into_iter()

@@ -168,6 +168,8 @@ pub(crate) struct PendingPod {
     pub condition: Option<status_patch::Condition>,
     /// The nominated node as the last patch wrote it, until the watch confirms it.
     pub written_nomination: Option<Str>,
+    /// The pod for which it was rejected while it waited at Permit, by uid: the loss of its nominated node does not requeue that pod.
+    pub rejected_for: Option<Box<str>>,
     /// Its last failed attempt.
     pub last_attempt: Option<Box<last_attempt::FailedAttempt>>,
     /// Its last failed bind.

@@ -12,8 +12,8 @@ use loadmaster_framework::{PluginDef, Registry};
 
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr, run_command};
 use crate::{
-    apiserver, config_check, config_rbac, explain, help, kubelets, new_plugin, replay, run,
-    simulate, up,
+    apiserver, config_check, config_rbac, controllers, crds, explain, help, kubelets, new_plugin,
+    replay, run, simulate, up,
 };
 
 /// The command line of a scheduler with a set of plugins.
@@ -47,6 +47,8 @@ Examples:
   loadmaster explain web-7d9c5 --from cluster.json   explain where a pod is feasible, and why it is pending
   loadmaster apiserver                               run an API server for kubectl and schedulers
   loadmaster kubelets --kubeconfig F --nodes 100     run simulated kubelets for any API server
+  loadmaster crds | kubectl apply -f -               install the definitions of PodGroup and ElasticQuota
+  loadmaster controllers                             write the status of PodGroups
   loadmaster replay run.log                          replay a recorded run and compare its decisions
   loadmaster simulate --runs 1000                    run the scheduler under fault injection
   loadmaster config check scheduler.yaml             validate a configuration
@@ -62,6 +64,8 @@ enum Command {
     Explain(Box<explain::Args>),
     Apiserver(Box<apiserver::Args>),
     Kubelets(kubelets::Args),
+    Controllers(controllers::Args),
+    Crds(crds::Args),
     Replay(replay::Args),
     Simulate(simulate::Args),
     /// Work with KubeSchedulerConfiguration files.
@@ -265,6 +269,8 @@ fn dispatch(
         Command::Explain(args) => explain::run(&args, registry, out),
         Command::Apiserver(args) => apiserver::run(&args, out),
         Command::Kubelets(args) => kubelets::run(&args, out),
+        Command::Controllers(args) => controllers::run(&args, out),
+        Command::Crds(args) => crds::run(&args, out),
         Command::Replay(args) => replay::run(&args, registry, out),
         Command::Simulate(args) => simulate::run(&args, registry, out),
         Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, registry, out),

@@ -136,7 +136,9 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
             csi_driver: None,
             seed,
         });
-        let options = driver::DriverOptions { n_calls_max: usize::from(args.parallelism), seed };
+        let n_calls_max = usize::from(args.parallelism);
+        let options =
+            driver::DriverOptions { n_calls_max, seed, ..driver::DriverOptions::default() };
         driver::run_controllers(&cluster, kubelets, options, terminal::stop_signal()).await;
         Ok(Exit::Done)
     })

@@ -34,6 +34,8 @@ mod apiserver;
 mod command;
 mod config_check;
 mod config_rbac;
+mod controllers;
+mod crds;
 mod embedded;
 mod exit;
 mod explain;

@@ -179,8 +179,8 @@ impl Coscheduling {
         Some(result)
     }
 
-    /// Fails the attempt of a group: rejects the members that wait, and starts the backoff. If the reason is not a member that found no
-    /// node, all members are activated when the backoff is over.
+    /// Fails the attempt of a group: rejects the members that wait, and starts the backoff. When it is over, all members are activated, or
+    /// only the one that found no node: if an attempt may succeed that begins with it. Else the group waits for an event.
     fn fail_attempt(
         &self,
         cx: &mut SerialCx<'_>,
@@ -194,9 +194,10 @@ impl Coscheduling {
             let until = now.mono.after(backoff);
             group.fail_attempt(now.wall, until, unschedulable.map(|pod| &*pod.uid));
             let uids = |place| group.members_in(place).map(Box::from).collect::<Vec<Box<str>>>();
-            (until, uids(Place::Reserved), uids(Place::Pending))
+            let is_retried = group.retried_member.is_some();
+            (until, uids(Place::Reserved), uids(Place::Pending), is_retried)
         });
-        let Some((until, reserved, pending)) = failed else { return };
+        let Some((until, reserved, pending, is_retried)) = failed else { return };
         let backoff = until.since(now.mono);
         self.log.info(3, format_args!("PodGroup {key} failed, and waits for {backoff:?}: {why}"));
         let world = cx.world;
@@ -208,8 +209,13 @@ impl Coscheduling {
         }
         // Members that have not been tried stay in activeQ, now behind other groups.
         cx.sort_queue();
-        if unschedulable.is_none() {
-            cx.activate_at(until, reserved.iter().chain(&pending).map(|uid| &**uid));
+        let Some(unschedulable) = unschedulable else {
+            return cx.activate_at(until, reserved.iter().chain(&pending).map(|uid| &**uid));
+        };
+        // Members that were nominated to nodes in an earlier attempt may have been in the way of this one, and no event will say so.
+        let has_nominated = pending.iter().any(|uid| world.nominated_node(uid).is_some());
+        if is_retried || has_nominated {
+            cx.activate_at(until, [&*unschedulable.uid]);
         }
     }
 

@@ -6,6 +6,7 @@
 
 pub mod capacity_scheduling;
 pub mod coscheduling;
+pub mod custom_resource_definitions;
 pub mod node_resources_allocatable;
 mod normalize;
 pub mod pod_group;

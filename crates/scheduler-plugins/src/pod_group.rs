@@ -5,7 +5,7 @@ use std::fmt;
 use loadmaster_api::meta::nullable;
 use loadmaster_api::{Labels, ResourceList, Str, Timestamp};
 use loadmaster_framework::Gvr;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The API group.
 pub const GROUP: &str = "scheduling.x-k8s.io";
@@ -39,16 +39,41 @@ pub struct PodGroupMeta {
 }
 
 /// `spec` of a PodGroup.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodGroupSpec {
     /// So many members must have a node before any of them is bound. 0 and negative numbers mean 1.
     #[serde(deserialize_with = "nullable")]
     pub min_member: i32,
     /// So much must be free in the cluster, for all members together, before any member is scheduled.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_resources: Option<ResourceList>,
     /// How long a member waits at Permit for the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule_timeout_seconds: Option<i32>,
+}
+
+/// `status` of a PodGroup, which its controller writes. Plugins do not read it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodGroupStatus {
+    /// `Pending`, `Scheduling`, `Running`, `Finished` or `Failed`; empty until the controller has seen it.
+    #[serde(deserialize_with = "nullable")]
+    pub phase: String,
+    /// The owners of its pods, as `namespace/name`, separated by commas.
+    #[serde(deserialize_with = "nullable")]
+    pub occupied_by: String,
+    /// Number of running pods.
+    #[serde(deserialize_with = "nullable")]
+    pub running: i32,
+    /// Number of pods that have succeeded.
+    #[serde(deserialize_with = "nullable")]
+    pub succeeded: i32,
+    /// Number of pods that have failed.
+    #[serde(deserialize_with = "nullable")]
+    pub failed: i32,
+    /// When the group began to be scheduled. Nobody writes it.
+    pub schedule_start_time: Option<String>,
 }
 
 impl PodGroupSpec {

@@ -268,10 +268,10 @@ impl Engine {
         let event = ClusterEventOccurrence::assigned_pod_deleted(pod);
         let nanos = now.mono.since(binding.began).as_nanos() as u64;
         let began = (self.options.stopwatch)().saturating_sub(nanos);
-        let event = match &failed.except {
-            Some(except) => event.except_pod(except),
-            None => event,
-        };
+        let event = failed.except.iter().fold(event, |event, uid| event.except_pod(uid));
+        if let Some(pending) = self.pending.get_mut(uid) {
+            pending.rejected_for.clone_from(&failed.except);
+        }
         let clear = Nomination::clear();
         if failed.outcome == AttemptOutcome::Unschedulable {
             self.handle_scheduling_failure(now, binding.queued, failed, &clear, began, effects);

@@ -184,9 +184,10 @@ impl Engine {
         let condition = condition(&object.status);
         let generation = object.metadata.generation;
         let known = self.pending.get_mut(&pod.uid);
-        let (written_nomination, last_attempt, last_failed_bind) = known
+        let (written_nomination, rejected_for, last_attempt, last_failed_bind) = known
             .map(|it| {
-                (it.written_nomination.take(), it.last_attempt.take(), it.last_failed_bind.take())
+                let nomination = (it.written_nomination.take(), it.rejected_for.take());
+                (nomination.0, nomination.1, it.last_attempt.take(), it.last_failed_bind.take())
             })
             .unwrap_or_default();
         let written_nomination =
@@ -197,6 +198,7 @@ impl Engine {
             generation,
             condition,
             written_nomination,
+            rejected_for: rejected_for.clone().filter(|_| !pod.nominated_node_name.is_empty()),
             last_attempt,
             last_failed_bind,
         };
@@ -229,7 +231,7 @@ impl Engine {
         self.update_nomination(Some(&old), &pod);
         if !old.nominated_node_name.is_empty() && old.nominated_node_name != pod.nominated_node_name
         {
-            self.requeue_lower_priority(now, old);
+            self.requeue_lower_priority(now, old, rejected_for.as_deref());
         }
     }
 
@@ -243,7 +245,7 @@ impl Engine {
             if self.assumed.get(uid).is_some_and(|assumed| !assumed.confirmed) {
                 self.delete_assumed_pod(now, uid, effects);
             } else if !record.pod.nominated_node_name.is_empty() {
-                self.requeue_lower_priority(now, record.pod);
+                self.requeue_lower_priority(now, record.pod, None);
             }
             return;
         }
@@ -282,12 +284,10 @@ impl Engine {
     }
 
     /// A pod lost its nominated node: requeues pods of at most its priority, because their Filter counted it on that node.
-    fn requeue_lower_priority(&mut self, now: Now, pod: Arc<PodInfo>) {
+    fn requeue_lower_priority(&mut self, now: Now, pod: Arc<PodInfo>, except: Option<&str>) {
         let most = pod.template.priority();
-        self.on_cluster_event(
-            now,
-            ClusterEventOccurrence::assigned_pod_deleted(pod).up_to_priority(most),
-        );
+        let event = ClusterEventOccurrence::assigned_pod_deleted(pod).up_to_priority(most);
+        self.on_cluster_event(now, except.into_iter().fold(event, |it, uid| it.except_pod(uid)));
     }
 
     /// Moves pods in the queue for which the event may help (upstream's `MoveAllToActiveOrBackoffQueue`).

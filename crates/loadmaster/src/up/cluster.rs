@@ -130,6 +130,7 @@ impl LocalCluster {
             seed,
             ..kubelet::KubeletOptions::default()
         }));
+        all.extend(manager::scheduler_plugins_controllers());
         all.push(counts.counting_controller());
         let (stop_controllers, stopped) = oneshot::channel::<()>();
         let started = embedded.runtime().block_on(async {

@@ -4,6 +4,8 @@
 
 mod apiserver;
 mod config;
+mod controllers;
+mod coscheduling;
 mod explain;
 mod explain_live_cluster;
 mod explain_running_scheduler;

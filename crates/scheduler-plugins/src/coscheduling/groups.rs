@@ -37,6 +37,10 @@ pub(super) struct Group {
     pub unschedulable_member: Option<Box<str>>,
     /// Since when a member waits at Permit, the group has been neither allowed nor rejected.
     pub is_trying: bool,
+    /// Members with which an attempt has begun since something outside of the group may have changed.
+    began_with: BTreeSet<Box<str>>,
+    /// The member that is activated when the backoff is over, although nothing outside of the group may have changed.
+    pub retried_member: Option<Box<str>>,
     /// Members that fitted on no node in this attempt.
     pub tried_in_vain: BTreeSet<Box<str>>,
     /// It has enough members, and not too many of them are gated.
@@ -110,6 +114,7 @@ impl Group {
         let member = self.members.remove(uid)?;
         self.counts.count(&member, |n| *n -= 1);
         self.tried_in_vain.remove(uid);
+        self.began_with.remove(uid);
         Some(member)
     }
 
@@ -157,13 +162,20 @@ impl Group {
     }
 
     /// An attempt begins: its first member waits.
-    pub fn start_attempt(&mut self) {
+    pub fn start_attempt(&mut self, first: &str) {
         self.is_trying = true;
+        if self.retried_member.take().as_deref() != Some(first) {
+            self.began_with.clear();
+        }
+        self.began_with.insert(first.into());
         self.end_backoff();
     }
 
-    /// The attempt has failed. `unschedulable` is the member that fitted on no node, if that is the reason.
+    /// The attempt has failed. `unschedulable` is the member that fitted on no node, if that is the reason. If another member may have
+    /// taken its place, an attempt that begins with it may succeed: then it is to be retried.
     pub fn fail_attempt(&mut self, at: Timestamp, until: MonoTime, unschedulable: Option<&str>) {
+        let retried = unschedulable.filter(|uid| self.is_trying && !self.began_with.contains(*uid));
+        self.retried_member = retried.map(Into::into);
         self.is_trying = false;
         self.tried_in_vain.clear();
         self.n_failures += 1;

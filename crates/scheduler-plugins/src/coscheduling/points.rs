@@ -169,7 +169,7 @@ impl Permit for Coscheduling {
             return Ok(PermitResult::Allow);
         }
         if !group.is_trying {
-            self.update(&mut cx, &key, |group| group.start_attempt());
+            self.update(&mut cx, &key, |group| group.start_attempt(&pod.uid));
             self.activate_members(&mut cx, &key);
         }
         Ok(PermitResult::Wait(wait))

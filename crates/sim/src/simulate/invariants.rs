@@ -61,21 +61,31 @@ pub(super) fn check_bind(
             plugins.out_of_tree.add_to(profile, &plugins.objects, engine, pending, &mut world)
         }
     };
+    // Unreserve may end more than the reservation, such as the attempt of a gang: then the states in which the pod is reserved count.
+    let mut reserved = states.clone();
     if setup.out_of_tree.is_some() {
         out_of_tree::unreserve(profile, &world, &mut states, &info, node);
     }
-    let results = per_node::filter_rows_with_nominated_pods(
-        &setup.profile,
-        &mut world,
-        &mut states,
-        &info,
-        &[row],
-    );
-    // What the test plugins saw in this world.
-    plugin_calls::take_recorded();
-    match results {
-        Ok(verdicts) if verdicts.iter().all(Result::is_ok) => Ok(()),
-        other => Err(format!("pod {name} is bound to {node}, but does not fit there: {other:?}")),
+    let mut fits = |states: &mut PluginStates| {
+        let results = per_node::filter_rows_with_nominated_pods(
+            &setup.profile,
+            &mut world,
+            states,
+            &info,
+            &[row],
+        );
+        // What the test plugins saw in this world.
+        plugin_calls::take_recorded();
+        match results {
+            Ok(verdicts) if verdicts.iter().all(Result::is_ok) => Ok(()),
+            other => {
+                Err(format!("pod {name} is bound to {node}, but does not fit there: {other:?}"))
+            }
+        }
+    };
+    match fits(&mut states) {
+        Err(_) if setup.out_of_tree.is_some() => fits(&mut reserved),
+        result => result,
     }
 }
 

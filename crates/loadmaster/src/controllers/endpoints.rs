@@ -1,0 +1,202 @@
+//! The HTTP endpoints of `loadmaster controllers`: metrics and probes, without TLS, as those of scheduler-plugins.
+
+use std::convert::Infallible;
+use std::fmt::{self, Write as _};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use loadmaster_client::leader_election::LeadershipStatus;
+use loadmaster_controllers::runner::RunnerStats;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// The name of the Lease.
+pub(super) const LEASE_NAME: &str = "sched-plugins-controllers";
+
+/// A client that sends its request more slowly is disconnected.
+const HEADER_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// An address to listen on, as controller-runtime writes it: `:8080` for all addresses, `0` or nothing for none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ListenAddress(Option<SocketAddr>);
+
+impl ListenAddress {
+    pub fn parse(text: &str) -> Result<ListenAddress, String> {
+        if matches!(text, "" | "0") {
+            return Ok(ListenAddress(None));
+        }
+        let full = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
+        let address = full.parse();
+        let address = address.map_err(|_| "expected ADDRESS:PORT, :PORT or 0".to_owned())?;
+        Ok(ListenAddress(Some(address)))
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => address.fmt(f),
+            None => f.write_str("0"),
+        }
+    }
+}
+
+/// What the endpoints show.
+#[derive(Clone)]
+pub(super) struct ControllerState {
+    pub stats: watch::Receiver<RunnerStats>,
+    /// `None` without leader election.
+    pub leadership: Option<watch::Receiver<LeadershipStatus>>,
+}
+
+/// Answers a path; `None` for one that does not exist.
+pub(super) type Handler = fn(&str, &ControllerState) -> Option<String>;
+
+/// Listens on an address, and answers until the process ends.
+pub(super) async fn serve(
+    address: &ListenAddress,
+    state: ControllerState,
+    handler: Handler,
+) -> io::Result<()> {
+    let Some(address) = address.0 else { return Ok(()) };
+    let listener = TcpListener::bind(address).await?;
+    tokio::spawn(async move {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                // No file descriptors are left, for example.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            };
+            let state = state.clone();
+            let answer = service_fn(move |request: Request<Incoming>| {
+                let response = respond(request.method(), request.uri().path(), &state, handler);
+                async move { Ok::<_, Infallible>(response) }
+            });
+            let mut http = http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME_MAX);
+            tokio::spawn(http.serve_connection(TokioIo::new(stream), answer));
+        }
+    });
+    Ok(())
+}
+
+fn respond(
+    method: &Method,
+    path: &str,
+    state: &ControllerState,
+    handler: Handler,
+) -> Response<Full<Bytes>> {
+    let (status, body) = match (method, handler(path, state)) {
+        (&Method::GET | &Method::HEAD, Some(body)) => (StatusCode::OK, body),
+        (_, Some(_)) => (StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n".to_owned()),
+        (_, None) => (StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let content_type = http::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, content_type);
+    response
+}
+
+/// `/healthz` and `/readyz`: the process answers.
+pub(super) fn probe(path: &str, _: &ControllerState) -> Option<String> {
+    matches!(path, "/healthz" | "/readyz" | "/healthz/" | "/readyz/").then(|| "ok".to_owned())
+}
+
+/// `/metrics`, with the names of controller-runtime.
+pub(super) fn metrics(path: &str, state: &ControllerState) -> Option<String> {
+    if path != "/metrics" {
+        return None;
+    }
+    let stats = *state.stats.borrow();
+    let mut text = String::new();
+    let mut add = |name: &str, kind: &str, help: &str, labels: &str, value: u64| {
+        // Writing to a string does not fail.
+        let _ =
+            writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{labels} {value}");
+    };
+    let controller = "{controller=\"podgroup\"}";
+    add(
+        "controller_runtime_reconcile_total",
+        "counter",
+        "Total number of reconciliations per controller.",
+        controller,
+        stats.n_reconciled,
+    );
+    add(
+        "controller_runtime_reconcile_errors_total",
+        "counter",
+        "Total number of reconciliation errors per controller.",
+        controller,
+        stats.n_failed_requests + stats.n_panics,
+    );
+    add(
+        "controller_runtime_reconcile_panics_total",
+        "counter",
+        "Total number of reconciliation panics per controller.",
+        controller,
+        stats.n_panics,
+    );
+    if let Some(leadership) = &state.leadership {
+        add(
+            "leader_election_master_status",
+            "gauge",
+            "Whether this replica holds the lease.",
+            &format!("{{name=\"{LEASE_NAME}\"}}"),
+            u64::from(leadership.borrow().is_leading),
+        );
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_parsed_as_in_controller_runtime() {
+        #[track_caller]
+        fn check(text: &str, want: Result<&str, ()>) {
+            let found = ListenAddress::parse(text).map(|address| address.to_string());
+            assert_eq!(found.as_deref().map_err(|_| ()), want, "{text}");
+        }
+        check(":8080", Ok("[::]:8080"));
+        check("127.0.0.1:9", Ok("127.0.0.1:9"));
+        check("0", Ok("0"));
+        check("", Ok("0"));
+        check("8080", Err(()));
+        check("host:name", Err(()));
+    }
+
+    #[test]
+    fn the_endpoints_show_counts_and_leadership() {
+        let stats = RunnerStats { n_reconciled: 7, n_failed_requests: 2, ..Default::default() };
+        let status = LeadershipStatus { is_leading: true, ..LeadershipStatus::default() };
+        let state = ControllerState {
+            stats: watch::channel(stats).1,
+            leadership: Some(watch::channel(status).1),
+        };
+        let text = metrics("/metrics", &state).unwrap();
+        for line in [
+            "controller_runtime_reconcile_total{controller=\"podgroup\"} 7",
+            "controller_runtime_reconcile_errors_total{controller=\"podgroup\"} 2",
+            "leader_election_master_status{name=\"sched-plugins-controllers\"} 1",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}: {text}");
+        }
+        assert_eq!(metrics("/healthz", &state), None);
+        assert_eq!(probe("/readyz", &state).as_deref(), Some("ok"));
+        let get = |path| respond(&Method::GET, path, &state, probe).status();
+        assert_eq!([get("/healthz"), get("/metrics")], [StatusCode::OK, StatusCode::NOT_FOUND]);
+        let posted = respond(&Method::POST, "/healthz", &state, probe).status();
+        assert_eq!(posted, StatusCode::METHOD_NOT_ALLOWED);
+    }
+}
