@@ -18,7 +18,8 @@ use super::VolumeBinding;
 use super::node_volumes::NodeVolumes;
 use crate::csi_migration::{migrated_plugin, translated_node_affinity};
 
-/// How often the conditions of a binding are checked when nothing is reported (upstream's poll interval).
+/// How often the conditions of a binding are checked when nothing is reported (upstream's poll interval). The times are multiples of it, so
+/// that pods that wait are checked together: thousands of timers of their own would wake the engine all the time.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What Filter found on a node, of claims by their index in [`super::PodState::delayed`].
@@ -294,7 +295,7 @@ impl PreBind for VolumeBinding {
             Ok(true) => PluginStep::Done(()),
             Ok(false) => PluginStep::Wait {
                 on: check.objects(&binding.updates),
-                until: deadline.min(now.after(POLL_INTERVAL)),
+                until: deadline.min(now.floor(POLL_INTERVAL).after(POLL_INTERVAL)),
             },
             Err(text) => failed(text),
         }

@@ -113,6 +113,8 @@ fn static_binding() {
             r#"Update persistentvolumes /pv "7" {"pv.kubernetes.io/bound-by-controller":"yes"} {"apiVersion":"v1","kind":"PersistentVolumeClaim","name":"data","namespace":"default","resourceVersion":"5","uid":"uid-data"}"#
         ]],
     );
+    // All pods that wait are checked at the same times.
+    binding.bench.advance_time(Duration::from_millis(300));
     let wait = expect!["wait for persistentvolumes/pv persistentvolumeclaims/data until 1s"];
     binding.check_reply("8", &wait);
     let claim_ref = json!({"namespace": "default", "name": "data", "uid": "uid-data"});
