@@ -197,6 +197,9 @@ pub struct Engine {
     calls: Map<CallId, CallOwner>,
     /// Plugins that wait for an object or a deadline.
     plugin_waits: PluginWaits,
+    /// No deadline of a binding cycle ([`assumed_pod::Binding::deadline`]) is earlier. Thousands of pods may wait for their volumes, so it is
+    /// not computed anew when one of these deadlines ends, only when this time is reached.
+    binding_due: Option<MonoTime>,
     /// Attempts that wait for a PostFilter plugin, by uid.
     post_filter_runs: Map<Box<str>, PostFilterRun>,
     /// Evictions in progress, by uid of the preemptor.
@@ -260,6 +263,7 @@ impl Engine {
             n_binding: 0,
             calls: Map::default(),
             plugin_waits: PluginWaits::default(),
+            binding_due: None,
             post_filter_runs: Map::default(),
             evictions: Map::default(),
             suspended: None,
@@ -391,7 +395,7 @@ impl Engine {
     pub fn next_timeout(&self) -> Option<MonoTime> {
         let waits = self.plugin_waits.first_deadline(|owner| !self.is_deferred(owner));
         let others = [
-            self.binding_deadline(),
+            self.binding_due,
             self.post_filter_stuck_at(),
             self.extender_deadline(),
             self.publication_deadline(),

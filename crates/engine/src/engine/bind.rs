@@ -79,6 +79,7 @@ impl Engine {
         binding.is_stuck = false;
         binding.stage = Stage::Bind { member: Some(member) };
         let profile_idx = binding.queued.profile_idx;
+        self.add_binding_deadline(uid);
         if member >= self.profile_scheduler(profile_idx).profile.bind.len() {
             let failed = AttemptFailure::error("no Bind plugin bound the pod");
             return self.handle_binding_error(now, uid, failed, effects);

@@ -130,6 +130,7 @@ impl Engine {
         running.clone_from(&group);
         *next = first + n_more + 1;
         let serial = binding.serial;
+        self.add_binding_deadline(uid);
         for member in group {
             if !self.is_binding(uid, serial) {
                 return;
@@ -349,13 +350,20 @@ impl Engine {
 
     /// Rejects pods that waited on Permit for too long, and resumes plugins whose deadline has passed.
     pub(super) fn handle_wait_timeouts(&mut self, now: Now, effects: &mut Effects) {
-        for (uid, rejection, plugin, since) in self.permit_timeouts(now.mono) {
-            observe_permit(now, since, false, effects);
-            let failed = AttemptFailure::single_node_rejected(Some(plugin), &rejection);
-            self.handle_binding_error(now, &uid, failed, effects);
+        let is_due = self.binding_due.is_some_and(|due| due <= now.mono);
+        if is_due {
+            for (uid, rejection, plugin, since) in self.permit_timeouts(now.mono) {
+                observe_permit(now, since, false, effects);
+                let failed = AttemptFailure::single_node_rejected(Some(plugin), &rejection);
+                self.handle_binding_error(now, &uid, failed, effects);
+            }
         }
         self.handle_extender_timeouts(now, effects);
-        self.report_stuck_plugins(now, effects);
+        if is_due {
+            self.report_stuck_bindings(now, effects);
+            self.binding_due = self.first_binding_deadline();
+        }
+        self.report_stuck_post_filters(now, effects);
         let mut waits = std::mem::take(&mut self.plugin_waits);
         let due = waits.take_due(now.mono, |owner| !self.is_deferred(owner));
         self.plugin_waits = waits;
@@ -382,15 +390,16 @@ impl Engine {
     }
 
     /// When the next Permit wait times out, or the next plugin is reported as stuck.
-    pub(super) fn binding_deadline(&self) -> Option<MonoTime> {
+    fn first_binding_deadline(&self) -> Option<MonoTime> {
         #[expect(clippy::disallowed_methods, reason = "the least is the same in any order")]
-        let stages = self.assumed.values().filter_map(|assumed| assumed.binding.as_ref());
-        let stages = stages.filter(|binding| !binding.is_failing);
-        let waits = stages.filter_map(|binding| match &binding.stage {
-            Stage::Permit { waits, .. } => waits.iter().map(|wait| wait.until).min(),
-            _ => binding.stuck_deadline(),
-        });
-        waits.min()
+        let bindings = self.assumed.values().filter_map(|assumed| assumed.binding.as_ref());
+        bindings.filter_map(|binding| binding.deadline()).min()
+    }
+
+    /// A binding cycle has a new deadline.
+    pub(super) fn add_binding_deadline(&mut self, uid: &str) {
+        let deadline = self.binding_mut(uid).and_then(|binding| binding.deadline());
+        self.binding_due = self.binding_due.into_iter().chain(deadline).min();
     }
 
     /// Handles the reply to a call.

@@ -194,6 +194,7 @@ impl Engine {
             conflict_reported: false,
         };
         self.assumed.insert(pod.uid.clone(), record);
+        self.add_binding_deadline(&pod.uid);
         self.update_waiting_pod(&pod.uid);
         Ok(())
     }

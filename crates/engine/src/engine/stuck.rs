@@ -22,8 +22,17 @@ pub use super::observation::StuckPlugin;
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(60);
 
 impl Binding {
+    /// When a Permit wait times out, or the running plugins will be reported as stuck.
+    pub fn deadline(&self) -> Option<MonoTime> {
+        match &self.stage {
+            _ if self.is_failing => None,
+            Stage::Permit { waits, .. } => waits.iter().map(|wait| wait.until).min(),
+            _ => self.stuck_deadline(),
+        }
+    }
+
     /// When the running plugins will be reported as stuck; `None` if they have been.
-    pub fn stuck_deadline(&self) -> Option<MonoTime> {
+    fn stuck_deadline(&self) -> Option<MonoTime> {
         let works = match &self.stage {
             Stage::Permit { .. } | Stage::Bind { member: None } => false,
             Stage::PreBind { running, .. } => !running.is_empty(),
@@ -49,8 +58,8 @@ impl Engine {
         run.map(|run| run.started.after(STUCK_AFTER)).min()
     }
 
-    /// Reports plugins that have become stuck.
-    pub(super) fn report_stuck_plugins(&mut self, now: Now, effects: &mut Effects) {
+    /// Reports PreBind and Bind plugins that have become stuck.
+    pub(super) fn report_stuck_bindings(&mut self, now: Now, effects: &mut Effects) {
         #[expect(clippy::disallowed_methods, reason = "sorted below")]
         let binding = self.assumed.iter().filter_map(|(uid, assumed)| {
             let at = assumed.binding.as_ref()?.stuck_deadline()?;
@@ -61,6 +70,10 @@ impl Engine {
         for uid in binding {
             self.report_stuck_binding(now, &uid, effects);
         }
+    }
+
+    /// Reports PostFilter plugins that have become stuck.
+    pub(super) fn report_stuck_post_filters(&mut self, now: Now, effects: &mut Effects) {
         #[expect(clippy::disallowed_methods, reason = "sorted below")]
         let run = self
             .post_filter_runs
