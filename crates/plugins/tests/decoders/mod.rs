@@ -55,10 +55,11 @@ pub fn storage_objects(objects: &[Value]) {
 
 fn bench(def: &PluginDef, gates: FeatureGates, objects: &[Value]) -> PluginTestBench {
     let bench = PluginTestBench::with_gates(def, json!({}), gates);
-    let mut bench = bench.expect("the plugin has default arguments");
+    let mut bench = bench.unwrap_or_else(|error| panic!("{error}"));
     for (name, zone) in [("a", "zone-a"), ("b", "zone-b"), ("c", "zone-b")] {
         let zone = node(name).label("topology.kubernetes.io/zone", zone);
-        bench.node(zone.label("kubernetes.io/hostname", name)).expect("a valid node");
+        let node = zone.label("kubernetes.io/hostname", name);
+        bench.node(node).unwrap_or_else(|error| panic!("{error}"));
     }
     for (gvr, object) in objects.iter().filter_map(with_gvr) {
         if bench.object(&gvr, object.clone()).is_err() {
