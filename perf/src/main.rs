@@ -3,8 +3,8 @@
 //!
 //! `loadmaster-perf [SUBSTRING]` runs the workloads whose name contains the text. Each is measured twice in a new world: cold (the
 //! first fifth of the pods, with the first pod of every template) and preheated (the other pods). The column `keys` is the number of
-//! different answers that plugins prepared for pods. `loadmaster-perf volumes` measures pods with claims, and the memory of volumes and
-//! claims; `loadmaster-perf preemption` pods that evict others; `loadmaster-perf extender` the overhead of calling an extender.
+//! different answers that plugins prepared for pods. `loadmaster-perf volumes` measures pods with claims; `loadmaster-perf volume-memory` the
+//! memory of volumes and claims; `loadmaster-perf preemption` pods that evict others; `loadmaster-perf extender` the overhead of calling an extender.
 
 #![expect(clippy::disallowed_types, reason = "measuring is reading a clock")]
 
@@ -35,6 +35,7 @@ fn main() -> Result<()> {
         "extender" => return extender::measure(),
         "preemption" => return preemption::measure(),
         "volumes" => return volumes::measure(),
+        "volume-memory" => return volumes::measure_memory(),
         _ => {}
     }
     println!(
