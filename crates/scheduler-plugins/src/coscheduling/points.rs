@@ -117,8 +117,10 @@ impl Coscheduling {
     fn retry_after_backoff(&self, cx: &mut SerialCx<'_>, key: &GroupKey, pod: &PodInfo) {
         let group = self.group(cx.states, key);
         let of_pod = group.filter(|group| group.unschedulable_member.as_ref() == Some(&pod.uid));
-        if let Some(until) = of_pod.and_then(|group| group.backoff_until) {
-            activate(cx, Some(until), [&*pod.uid].into_iter());
+        // When it is over, the pod was rejected for another reason, such as missing members.
+        let until = of_pod.and_then(|group| group.backoff_until);
+        if let Some(until) = until.filter(|until| *until > cx.now().mono) {
+            cx.activate_at(until, [&*pod.uid]);
         }
     }
 }
