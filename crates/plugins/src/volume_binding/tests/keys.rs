@@ -243,7 +243,8 @@ fn run_history(seed: u64) -> Result<(), PluginTestBenchError> {
     for name in CLAIMS {
         claim(&mut bench, name, "wait", json!({}));
     }
-    let mut history = History { version: 100, by_zone: seed % 3 == 0, reserved: Vec::new() };
+    let mut history =
+        History { version: 100, by_zone: seed.is_multiple_of(3), reserved: Vec::new() };
     let mut n_pods = 0;
     let pod = |rng: &mut Rng| {
         n_pods += 1;
