@@ -91,8 +91,8 @@ pub struct SimulatedSchedulerConfig {
     /// What happens around the out-of-tree plugins of `profile`
     /// ([`SimulatedSchedulerConfig::with_out_of_tree_plugins`]).
     pub out_of_tree: Option<Arc<OutOfTreeWorkload>>,
-    /// Some runs have claims and volumes.
-    pub with_volumes: bool,
+    /// One in so many runs has claims and volumes; 0: none has.
+    pub volume_runs: u64,
     pub gates: FeatureGates,
 }
 
@@ -121,9 +121,9 @@ pub enum InjectedBug {
     LostUnreserve,
     /// The API server accepts updates of old versions of claims and volumes.
     IgnoredConflict,
-    /// Watch events of volumes that have a claim are dropped.
+    /// The API server does not send the watch events of volumes that have a claim.
     LostVolumeUpdate,
-    /// Watch events of bound claims are dropped.
+    /// Watch events of claims that were bound immediately are dropped.
     LostClaimUpdate,
     /// Watch events of CSINodes are dropped, as if nodes had no limits.
     LostCsiNode,

@@ -16,15 +16,16 @@ fn setup() -> SimulatedSchedulerConfig {
 
 /// Without panicking plugins, extenders, test plugins and claims.
 fn plain() -> SimulatedSchedulerConfig {
-    SimulatedSchedulerConfig { with_volumes: false, ..plain_with_claims() }
+    SimulatedSchedulerConfig { volume_runs: 0, ..plain_with_claims() }
 }
 
-/// The same with claims in some runs.
+/// The same with claims.
 fn plain_with_claims() -> SimulatedSchedulerConfig {
     SimulatedSchedulerConfig {
         panicking: None,
         with_extenders: Vec::new(),
         with_test_plugins: Vec::new(),
+        volume_runs: 1,
         ..setup()
     }
 }
@@ -36,7 +37,7 @@ fn with_plugins() -> SimulatedSchedulerConfig {
 
 #[test]
 fn no_seed_violates_an_invariant() {
-    let setup = setup();
+    let setup = SimulatedSchedulerConfig { volume_runs: 4, ..setup() };
     let mut all = SimulationReport::default();
     for seed in 0..60 {
         let report = run_simulation(&setup, SimulationOptions::new(seed), None)
@@ -102,7 +103,7 @@ const REGRESSIONS_WITH_ALL_FAULTS: [(u64, &str); 5] = [
 
 #[test]
 fn regression_seeds_with_all_faults_pass() {
-    let setup = SimulatedSchedulerConfig { with_volumes: false, ..setup() };
+    let setup = SimulatedSchedulerConfig { volume_runs: 0, ..setup() };
     for (seed, what) in REGRESSIONS_WITH_ALL_FAULTS {
         let ended = run_simulation(&setup, SimulationOptions::new(seed), None);
         assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
@@ -138,15 +139,58 @@ fn injected_bugs_are_detected() {
 }
 
 #[test]
-fn bugs_around_claims_are_detected() {
-    let setup = plain_with_claims();
-    check_detected(&setup, Some(InjectedBug::IgnoredConflict), "is bound to the claims");
-    check_detected(&setup, Some(InjectedBug::LostVolumeUpdate), "claims and volumes are assumed");
-    check_detected(&setup, Some(InjectedBug::LostClaimUpdate), "is feasible, but was not bound");
-    check_detected(&setup, Some(InjectedBug::LostCsiNode), "but its limit is");
-    check_detected(&setup, Some(InjectedBug::WrongAccessMode), "is used by the pods");
-    check_detected(&setup, Some(InjectedBug::EarlyBinding), "is bound, but its claim");
-    check_detected(&setup, Some(InjectedBug::UnmarkedVolume), "is left reserved for claim");
+fn ignored_conflicts_are_detected() {
+    check_detected(
+        &plain_with_claims(),
+        Some(InjectedBug::IgnoredConflict),
+        "is bound to the claims",
+    );
+}
+
+#[test]
+fn lost_volume_updates_are_detected() {
+    check_detected(
+        &plain_with_claims(),
+        Some(InjectedBug::LostVolumeUpdate),
+        "claims and volumes are assumed",
+    );
+}
+
+#[test]
+fn lost_claim_updates_are_detected() {
+    check_detected(
+        &plain_with_claims(),
+        Some(InjectedBug::LostClaimUpdate),
+        "is feasible, but was not bound",
+    );
+}
+
+#[test]
+fn lost_csi_nodes_are_detected() {
+    check_detected(&plain_with_claims(), Some(InjectedBug::LostCsiNode), "but its limit is");
+}
+
+#[test]
+fn wrong_access_modes_are_detected() {
+    check_detected(&plain_with_claims(), Some(InjectedBug::WrongAccessMode), "is used by the pods");
+}
+
+#[test]
+fn early_bindings_are_detected() {
+    check_detected(
+        &plain_with_claims(),
+        Some(InjectedBug::EarlyBinding),
+        "is bound, but its claim",
+    );
+}
+
+#[test]
+fn unmarked_volumes_are_detected() {
+    check_detected(
+        &plain_with_claims(),
+        Some(InjectedBug::UnmarkedVolume),
+        "is left reserved for claim",
+    );
 }
 
 #[test]

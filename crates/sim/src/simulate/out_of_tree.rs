@@ -96,7 +96,7 @@ impl SimulatedSchedulerConfig {
             panicking: None,
             with_extenders: Vec::new(),
             with_test_plugins: Vec::new(),
-            with_volumes: workload.volumes,
+            volume_runs: u64::from(workload.volumes),
             out_of_tree: Some(Arc::new(workload)),
             gates,
         })

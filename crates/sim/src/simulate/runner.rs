@@ -1,6 +1,7 @@
 //! The steps of a run.
 
 mod effects;
+mod settle;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,10 +34,6 @@ use crate::fake_api_server::{FakeApiServer, WatchedKind, is_pod_terminal};
 /// Virtual time at which a run begins.
 const START: MonoTime = MonoTime(10_000_000_000);
 const START_WALL: i64 = 1_700_000_000_000_000_000;
-
-/// After the faults everything must settle within this much virtual time: two flushes of unschedulable pods, and a backoff after
-/// each; with claims, PreBind may wait for ten minutes before.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// Longer than any run, in virtual time.
 const NEVER: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -107,8 +104,7 @@ impl<'a> Runner<'a> {
         let mut api_server = FakeApiServer::default();
         let change = setup.out_of_tree.as_ref().and_then(|it| it.pod_template.as_deref());
         let mut volume_rng = rng.split("volumes");
-        let is_sample = volume_rng.one_in(3) || setup.out_of_tree.is_some();
-        let has_volumes = setup.with_volumes && is_sample;
+        let has_volumes = setup.volume_runs > 0 && volume_rng.one_in(setup.volume_runs);
         api_server.ignores_conflicts = options.injected_bug == Some(InjectedBug::IgnoredConflict);
         let volumes = has_volumes.then(|| VolumeWorkload::new(volume_rng, &mut api_server));
         let workload = Workload::new(rng.split("users"), change, volumes, &mut api_server);
@@ -276,6 +272,8 @@ impl<'a> Runner<'a> {
             }
             for delivery in out.drain(..) {
                 match delivery {
+                    Delivery::WatchEvent(event)
+                        if volumes::is_not_sent(self.options.injected_bug, &event) => {}
                     Delivery::WatchEvent(event) => {
                         self.model.defer_event(event.clone());
                         self.update_model();
@@ -331,8 +329,8 @@ impl<'a> Runner<'a> {
         };
         let waits = self.model.plugins.waits_on(&event);
         let (bug, objects) = (self.options.injected_bug, &self.model.plugins.objects);
-        let event = volumes::altered_event(bug, objects, event);
-        if let Some(event) = event.filter(|_| !is_lost) {
+        let events = volumes::altered_event(bug, objects, event);
+        for event in events.into_iter().filter(|_| !is_lost) {
             self.apply(event)?;
         }
         self.model.plugins.check_resumed(&waits)
@@ -505,82 +503,6 @@ impl<'a> Runner<'a> {
                 Err(format!("a fast decision differs from per-node evaluation: {difference}"))
             }
             None => Ok(()),
-        }
-    }
-
-    /// The faults end, the workload stops, and virtual time advances until everything has settled.
-    fn without_faults(&mut self) -> CheckResult {
-        self.step = self.options.steps;
-        self.trace.note(self.at_ms(), format_args!("no more faults"));
-        self.network.end_faults(self.now.mono);
-        self.extenders.end_faults(self.now.mono);
-        panicking_plugin::set_panic_rng(None);
-        holding_plugin::set_hold_rng(None);
-        self.workload.restore_objects(&mut self.api_server);
-        if let Some(event) = self.plugin_workload.last_publication(&self.api_server) {
-            self.publish(event)?;
-        }
-        let run = self.out_of_tree.as_mut();
-        for event in run.map(|it| it.last_publications(&self.api_server)).unwrap_or_default() {
-            self.publish(event)?;
-        }
-        let has_volumes = self.workload.volumes().is_some();
-        let timeout = if has_volumes { SETTLE_TIMEOUT * 2 } else { SETTLE_TIMEOUT };
-        let end = self.now.mono.after(timeout);
-        // The number of changes that left the controllers nothing to do.
-        let mut idle_at = None;
-        let mut n_rounds = 0;
-        while self.now.mono <= end {
-            let before = self.now.mono;
-            let n_changes = self.api_server.n_changes();
-            self.workload.run_kubelets(&mut self.api_server, self.now.wall, true);
-            self.plugin_workload.run_controller(&mut self.api_server, true);
-            if idle_at != Some(n_changes) {
-                self.run_volume_controllers(true)?;
-            }
-            self.deliver(u64::MAX)?;
-            self.handle_timeouts()?;
-            self.cycle(u64::MAX)?;
-            let replies = self
-                .network
-                .next_delivery_due()
-                .into_iter()
-                .chain(self.extenders.next_response_due());
-            let due = replies.chain(self.engine.next_timeout()).min();
-            let is_idle = Workload::kubelets_are_idle(&self.api_server)
-                && PluginWorkload::controller_is_idle(&self.api_server)
-                && (!has_volumes || self.api_server.n_changes() == n_changes);
-            idle_at = (self.api_server.n_changes() == n_changes).then_some(n_changes);
-            let next = if is_idle { due.unwrap_or(end.after(SETTLE_TIMEOUT)) } else { before };
-            self.advance_to(next.max(before));
-            n_rounds = if self.now.mono == before { n_rounds + 1 } else { 0 };
-            if n_rounds > N_ROUNDS_MAX {
-                return Err("virtual time stands still: something is always due".to_owned());
-            }
-        }
-        self.check()?;
-        if self.network.has_calls_in_flight() {
-            return Err("API calls are in flight when everything should have settled".to_owned());
-        }
-        invariants::check_nothing_in_flight(&self.engine)?;
-        if has_volumes {
-            volumes::check_settled(&self.api_server, &self.engine)?;
-        }
-        self.report.unschedulable = invariants::check_settled(
-            &self.setup,
-            &self.model,
-            &self.api_server,
-            &self.engine,
-            self.flushes,
-        )?;
-        if let Some(run) = &self.out_of_tree {
-            run.check_settled(&self.api_server)?;
-        }
-        // A status that could not be written is written after the next attempt only.
-        if self.flushes {
-            invariants::check_pod_scheduled_conditions(&self.setup, &self.api_server, &self.engine)
-        } else {
-            Ok(())
         }
     }
 }

@@ -43,7 +43,8 @@ impl SimulatedSchedulerConfig {
             with_extenders: with_extenders.map(Arc::new).into(),
             with_test_plugins: profiles_with_test_plugins(registry)?.into(),
             out_of_tree: None,
-            with_volumes: true,
+            // They take several times as long as others.
+            volume_runs: 12,
             gates: AllFeatureGates::default().framework_gates(),
         })
     }

@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use crate::fake_api_server::{FakeApiServer, WatchedKind};
 
-pub(super) use injected_bugs::{alter_call, altered_event};
+pub(super) use injected_bugs::{alter_call, altered_event, is_not_sent};
 pub(super) use invariants::{check_objects, check_settled};
 pub(super) use model::{VolumeModel, check_reserved};
 pub(super) use workload::VolumeWorkload;

@@ -10,38 +10,53 @@ use super::{
 use crate::simulate::InjectedBug;
 use crate::simulate::watched_objects::WatchedObjects;
 
-/// What the engine receives instead of this event; `None` if it is lost.
+/// Whether the API server does not send an event, so that the reference model does not see it either.
+pub(in crate::simulate) fn is_not_sent(bug: Option<InjectedBug>, event: &EngineEvent) -> bool {
+    bug == Some(InjectedBug::LostVolumeUpdate)
+        && matches!(event, EngineEvent::ObjectChanged { object, value: Some(value) }
+            if VolumeKind::of(object) == Some(VolumeKind::Volume) && claim_ref(value).is_some())
+}
+
+/// What the engine receives instead of an event; nothing if it is lost.
 pub(in crate::simulate) fn altered_event(
     bug: Option<InjectedBug>,
     objects: &WatchedObjects,
     mut event: EngineEvent,
-) -> Option<EngineEvent> {
+) -> Vec<EngineEvent> {
     let EngineEvent::ObjectChanged { object, value: Some(value) } = &mut event else {
-        return Some(event);
+        return vec![event];
     };
     match (bug, VolumeKind::of(object)) {
-        (Some(InjectedBug::LostVolumeUpdate), Some(VolumeKind::Volume)) => {
-            if claim_ref(value).is_some() {
-                return None;
-            }
+        (Some(InjectedBug::LostClaimUpdate), Some(VolumeKind::Claim))
+            if is_bound(value)
+                && ["now", "net"].contains(&text(value, "/spec/storageClassName")) =>
+        {
+            return Vec::new();
         }
-        (Some(InjectedBug::LostClaimUpdate), Some(VolumeKind::Claim)) if is_bound(value) => {
-            return None;
-        }
-        (Some(InjectedBug::LostCsiNode), Some(VolumeKind::CsiNode)) => return None,
+        (Some(InjectedBug::LostCsiNode), Some(VolumeKind::CsiNode)) => return Vec::new(),
         (Some(InjectedBug::WrongAccessMode), Some(VolumeKind::Claim)) => {
             value["spec"]["accessModes"] = ["ReadWriteOnce"].into();
         }
-        (Some(InjectedBug::EarlyBinding), Some(VolumeKind::Claim)) if !is_bound(value) => {
-            let mut volumes = objects.of_kind(VolumeKind::Volume.watched());
-            if let Some(volume) = volumes.find(|volume| is_for(volume, value)) {
-                value["spec"]["volumeName"] = text(volume, "/metadata/name").into();
-                annotate(value, BIND_COMPLETED, "yes");
-            }
+        (Some(InjectedBug::EarlyBinding), Some(VolumeKind::Volume)) => {
+            let claims = objects.of_kind(VolumeKind::Claim.watched());
+            let early = claims.filter(|claim| is_for(value, claim) && !is_bound(claim));
+            let early: Vec<EngineEvent> =
+                early.map(|claim| bound_event(claim, text(value, "/metadata/name"))).collect();
+            return [event].into_iter().chain(early).collect();
         }
         _ => {}
     }
-    Some(event)
+    vec![event]
+}
+
+/// A claim that is bound to a volume, as the engine receives it.
+fn bound_event(claim: &Value, volume: &str) -> EngineEvent {
+    let mut claim = claim.clone();
+    claim["spec"]["volumeName"] = volume.into();
+    annotate(&mut claim, BIND_COMPLETED, "yes");
+    let name = super::full_name(&claim).as_str().into();
+    let object = VolumeKind::Claim.watched().object_ref(&name);
+    EngineEvent::ObjectChanged { object, value: Some(claim) }
 }
 
 /// What PreBind writes without saying that no user did.

@@ -7,7 +7,7 @@ use loadmaster_engine::engine::EngineEvent;
 use loadmaster_framework::api_calls::ObjectRef;
 use serde_json::Value;
 
-use super::{VolumeKind, claim_names, is_accessible, is_bound, text, uid};
+use super::{VolumeKind, claim_names, claim_ref, is_accessible, is_bound, text, uid};
 use crate::simulate::invariants::CheckResult;
 use crate::simulate::reference_model::ReferenceModel;
 use crate::simulate::watched_objects::WatchedObjects;
@@ -24,6 +24,8 @@ pub(in crate::simulate) struct VolumeModel {
     volumes: BTreeMap<String, Value>,
     /// By volume: the claim to which PreBind binds it.
     writes: BTreeMap<Str, Box<str>>,
+    /// Claims of which a pod was unreserved while another one was reserved: as upstream, what is assumed for both is then free again.
+    released: BTreeSet<String>,
     /// Pods that were unreserved in this step.
     unreserved: Vec<Box<str>>,
     /// A pod with claims was unreserved: what was assumed of its claims is free again, without an event.
@@ -35,6 +37,8 @@ struct DelayedClaims {
     node: Str,
     /// Uids and names.
     claims: BTreeMap<String, String>,
+    /// The volumes that PreBind binds to the claims, by uid.
+    volumes: BTreeMap<Box<str>, Str>,
 }
 
 impl VolumeModel {
@@ -60,6 +64,9 @@ impl VolumeModel {
                 self.bound.insert(uid(value).to_owned(), volume);
             }
             Some(VolumeKind::Volume) => {
+                // A controller has released it.
+                let is_for = |claim: &str| claim_ref(value).is_some_and(|(_, uid)| uid == claim);
+                self.writes.retain(|volume, claim| *volume != object.name || is_for(claim));
                 self.volumes.insert(object.name.to_string(), value.clone());
             }
             _ => {}
@@ -80,7 +87,7 @@ impl VolumeModel {
         let claims: BTreeMap<String, String> = claims.collect();
         if !claims.is_empty() {
             let (pod_name, node) = (pod.full_name(), node.clone());
-            let delayed = DelayedClaims { pod: pod_name, node, claims };
+            let delayed = DelayedClaims { pod: pod_name, node, claims, volumes: BTreeMap::new() };
             self.unreserved.retain(|uid| *uid != pod.metadata.uid);
             self.delayed.insert(pod.metadata.uid.clone(), delayed);
         }
@@ -101,26 +108,42 @@ impl VolumeModel {
 
     /// A pod is no longer reserved: the writes for its claims are over.
     fn end(&mut self, uid: &str) {
-        self.delayed.remove(uid);
-        let delayed = &self.delayed;
-        let is_used = |claim: &str| delayed.values().any(|it| it.claims.contains_key(claim));
-        self.writes.retain(|_, claim| is_used(claim));
+        let Some(ended) = self.delayed.remove(uid) else { return };
+        for claim in ended.claims.into_keys() {
+            self.writes.retain(|_, written| **written != *claim);
+            if self.has_reserved_pod(&claim) {
+                self.released.insert(claim);
+            }
+        }
+    }
+
+    /// Whether PreBind binds the claim for a reserved pod.
+    fn has_reserved_pod(&self, claim: &str) -> bool {
+        self.delayed.values().any(|it| it.claims.contains_key(claim))
     }
 
     /// PreBind binds a volume: a reserved pod has its claim, and no other claim or volume is bound at the same time.
     pub fn check_volume_update(&mut self, volume: &Str, claim: &str) -> CheckResult {
-        if !self.delayed.values().any(|it| it.claims.contains_key(claim)) {
+        if !self.has_reserved_pod(claim) {
             return Err(format!("volume {volume} is bound to claim {claim} for no reserved pod"));
         }
-        if let Some(other) = self.writes.get(volume).filter(|other| ***other != *claim) {
+        for delayed in self.delayed.values_mut().filter(|it| it.claims.contains_key(claim)) {
+            delayed.volumes.insert(claim.into(), volume.clone());
+        }
+        let other_claim = self.writes.insert(volume.clone(), claim.into());
+        if self.released.contains(claim) {
+            return Ok(());
+        }
+        if let Some(other) = other_claim.filter(|other| **other != *claim) {
             return Err(format!("volume {volume} is bound to the claims {other} and {claim}"));
         }
         let same = |(known, of): &(&Str, &Box<str>)| ***of == *claim && *known != volume;
-        if let Some((other, _)) = self.writes.iter().find(same) {
-            return Err(format!("claim {claim} is bound to the volumes {other} and {volume}"));
+        match self.writes.iter().find(same) {
+            None => Ok(()),
+            Some((other, _)) => {
+                Err(format!("claim {claim} is bound to the volumes {other} and {volume}"))
+            }
         }
-        self.writes.insert(volume.clone(), claim.into());
-        Ok(())
     }
 
     /// PreBind selects a node for a claim: a pod that has the claim is reserved there.
@@ -140,7 +163,10 @@ impl VolumeModel {
             let Some(volume) = self.bound.get(claim) else {
                 return Err(format!("pod {pod} is bound, but its claim {name} is not"));
             };
-            let Some(node) = node else { continue };
+            // As upstream, PreBind does not see that another scheduler bound the claim to another volume.
+            let chosen = delayed.volumes.get(claim.as_str());
+            let is_other = chosen.is_some_and(|chosen| *chosen != volume.as_str());
+            let Some(node) = node.filter(|_| !is_other) else { continue };
             let label = |key: &str| node.metadata.labels.get(key).map(ToString::to_string);
             if self.volumes.get(volume).is_some_and(|volume| !is_accessible(volume, label)) {
                 let node = node.name();
@@ -169,7 +195,8 @@ pub(in crate::simulate) fn check_reserved(
         let uses = |other: &Pod| {
             other.metadata.uid != pod.metadata.uid && claim_names(other).any(|it| it == claim_name)
         };
-        let mut placed = model.placed_pods();
+        // As upstream, pods on nodes that do not exist do not count.
+        let mut placed = model.placed_pods().filter(|(_, node)| model.nodes.contains_key(node));
         if is_exclusive && let Some((other, _)) = placed.find(|(other, _)| uses(other)) {
             let other = other.full_name();
             return Err(format!("claim {claim_name} is used by the pods {other} and {name}"));

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::controllers::{VolumeControllers, csi_node, request_deletion, set_claim_ref};
 use super::{
     BOUND_BY_CONTROLLER, DRIVER, NO_PROVISIONER, RESERVED_BY_USER, SELECTED_NODE, Storage,
-    VolumeKind, ZONE, ZONES, annotate, annotation, claim_ref, gi, is_terminating, size, text,
+    VolumeKind, ZONE, ZONES, annotate, annotation, claim_ref, gi, is_for, is_terminating, size,
+    text,
 };
 use crate::fake_api_server::FakeApiServer;
 
@@ -326,7 +327,16 @@ impl VolumeWorkload {
         };
         let open = storage.all(VolumeKind::Claim).filter(|(_, claim)| is_open(claim));
         let open: Vec<Str> = open.map(|(name, _)| name.clone()).collect();
-        let Some(name) = self.any(&open) else { return };
+        // Preferably one that we are binding, too.
+        let contested = open.iter().filter(|name| {
+            let claim = storage.get(VolumeKind::Claim, name);
+            let mut volumes = storage.all(VolumeKind::Volume);
+            volumes.any(|(_, volume)| claim.is_some_and(|claim| is_for(volume, claim)))
+        });
+        let contested: Vec<Str> = contested.cloned().collect();
+        let Some(name) = self.any(if contested.is_empty() { &open } else { &contested }) else {
+            return;
+        };
         let Some(claim) = storage.get(VolumeKind::Claim, &name).cloned() else { return };
         let is_free = |volume: &Value| {
             claim_ref(volume).is_none()
