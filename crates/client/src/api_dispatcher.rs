@@ -1,4 +1,5 @@
-//! Executes the engine's API calls asynchronously, binds before all others (as upstream's `APIDispatcher`).
+//! Executes the engine's API calls asynchronously, binds before all others (as upstream's `APIDispatcher`), except that the bind of a pod waits
+//! for patches of its status.
 //!
 //! Each call carries an id, and so does its outcome. A bind whose outcome is unknown (the connection was lost, or the server timed
 //! out) is resolved by reading the pod: [`BindOperation`] decides, and owns no clock. `clientConnection.qps` and `burst` limit all

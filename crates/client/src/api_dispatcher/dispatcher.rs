@@ -7,7 +7,9 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use loadmaster_framework::api_calls::Verb;
+use loadmaster_api::Str;
+use loadmaster_framework::api_calls::{ApiRequest, Verb};
+use loadmaster_stdx::Map;
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
@@ -95,8 +97,28 @@ struct Shared {
 struct Queue {
     binds: VecDeque<(BindTarget, ApiCall)>,
     others: VecDeque<ApiCall>,
+    /// Pods whose status has patches in the queue or in flight.
+    patched: Map<PodName, PatchedPod>,
     is_closed: bool,
     stats: ApiDispatcherStats,
+}
+
+/// Namespace and name.
+type PodName = (Str, Str);
+
+/// A pod whose status is being patched. Its bind is queued when no patch is left: upstream, too, writes the condition of an attempt before the
+/// next one begins. Executed after the bind, the patch would set the condition `PodScheduled` of a bound pod to `False`.
+#[derive(Default)]
+struct PatchedPod {
+    n_patches: usize,
+    /// More than one if the pod was deleted, and created again with the same name.
+    binds: Vec<(BindTarget, ApiCall)>,
+}
+
+/// The pod whose status the request patches.
+fn patched_pod(request: &ApiRequest) -> Option<PodName> {
+    let is_patch = request.subresource == "status" && request.resource == "pods";
+    is_patch.then(|| (request.namespace.clone(), request.name.clone()))
 }
 
 enum QueuedCall {
@@ -131,8 +153,8 @@ impl ApiDispatcher {
             return Err(QueueFull(Box::new(job)));
         }
         match intent {
-            Some(intent) => queue.binds.push_back((intent, job)),
-            None => queue.others.push_back(job),
+            Some(intent) => queue.add_bind(intent, job),
+            None => queue.add_other(job),
         }
         drop(queue);
         self.shared.changed.notify_one();
@@ -151,6 +173,7 @@ impl ApiDispatcher {
         queue.is_closed = true;
         queue.binds.clear();
         queue.others.clear();
+        queue.patched.clear();
     }
 
     /// Waits until no call is queued or in flight.
@@ -180,6 +203,31 @@ impl Drop for ApiDispatcher {
 }
 
 impl Queue {
+    fn add_bind(&mut self, target: BindTarget, job: ApiCall) {
+        let pod = (job.request.namespace.clone(), job.request.name.clone());
+        match self.patched.get_mut(&pod) {
+            Some(patched) => patched.binds.push((target, job)),
+            None => self.binds.push_back((target, job)),
+        }
+    }
+
+    fn add_other(&mut self, job: ApiCall) {
+        if let Some(pod) = patched_pod(&job.request) {
+            self.patched.entry(pod).or_default().n_patches += 1;
+        }
+        self.others.push_back(job);
+    }
+
+    /// A patch of the pod's status has finished. Queues the pod's bind after the last one.
+    fn finish_patch(&mut self, pod: &PodName) {
+        let Some(patched) = self.patched.get_mut(pod) else { return };
+        patched.n_patches -= 1;
+        if patched.n_patches == 0 {
+            let binds = self.patched.remove(pod).map(|patched| patched.binds);
+            self.binds.extend(binds.into_iter().flatten());
+        }
+    }
+
     fn is_idle(&self) -> bool {
         let n_in_flight = self.stats.n_binds_in_flight + self.stats.n_others_in_flight;
         self.binds.is_empty() && self.others.is_empty() && n_in_flight == 0
@@ -244,8 +292,12 @@ async fn dispatch(shared: Arc<Shared>, worker: Worker) {
         }
         // Taken after the wait: a bind that was queued meanwhile goes first.
         let Some(work) = shared.queue().pick(&shared.limits) else { continue };
-        let in_flight =
-            InFlight { shared: shared.clone(), is_bind: matches!(work, QueuedCall::Bind(..)) };
+        let patched = match &work {
+            QueuedCall::Bind(..) => None,
+            QueuedCall::Other(job) => patched_pod(&job.request),
+        };
+        let is_bind = matches!(work, QueuedCall::Bind(..));
+        let in_flight = InFlight { shared: shared.clone(), is_bind, patched };
         let worker = worker.clone();
         tasks.spawn(async move {
             worker.execute(work, &in_flight).await;
@@ -258,6 +310,8 @@ async fn dispatch(shared: Arc<Shared>, worker: Worker) {
 struct InFlight {
     shared: Arc<Shared>,
     is_bind: bool,
+    /// The pod whose status the call patches.
+    patched: Option<PodName>,
 }
 
 impl Drop for InFlight {
@@ -267,6 +321,9 @@ impl Drop for InFlight {
             queue.stats.n_binds_in_flight -= 1;
         } else {
             queue.stats.n_others_in_flight -= 1;
+        }
+        if let Some(pod) = &self.patched {
+            queue.finish_patch(pod);
         }
         let is_idle = queue.is_idle();
         drop(queue);
@@ -375,8 +432,6 @@ fn outcome(reply: &Reply, verb: Verb, was_repeated: bool) -> ApiCallOutcome {
 
 #[cfg(test)]
 mod tests {
-    use loadmaster_framework::api_calls::ApiRequest;
-
     use super::*;
 
     fn job(id: u64, is_bind: bool) -> ApiCall {
@@ -415,6 +470,42 @@ mod tests {
             QueuedCall::Other(job) => Some(job.id),
         };
         assert_eq!([pick(), pick(), pick(), pick()], [Some(10), Some(11), Some(0), None]);
+    }
+
+    #[test]
+    fn a_bind_waits_for_patches_of_its_pod() {
+        let limits = ApiDispatcherLimits::default();
+        let mut queue = Queue::default();
+        let named = |id: u64, is_bind: bool, name: &str| {
+            let mut job = job(id, is_bind);
+            job.request.name = name.into();
+            job
+        };
+        for (id, is_bind, name) in
+            [(0, false, "p"), (1, false, "p"), (2, true, "p"), (3, true, "q"), (4, false, "q")]
+        {
+            let job = named(id, is_bind, name);
+            match BindTarget::from_request(&job.request) {
+                Some(target) => queue.add_bind(target, job),
+                None => queue.add_other(job),
+            }
+        }
+        let mut pick_all = |finished: &[&str]| {
+            for name in finished {
+                queue.finish_patch(&("n".into(), (*name).into()));
+            }
+            let picked = std::iter::from_fn(|| queue.pick(&limits));
+            let ids: Vec<u64> = picked
+                .map(|work| match work {
+                    QueuedCall::Bind(_, job) | QueuedCall::Other(job) => job.id,
+                })
+                .collect();
+            ids
+        };
+        assert_eq!(pick_all(&[]), [3, 0, 1, 4]);
+        assert!(pick_all(&["p", "q"]).is_empty());
+        assert_eq!(pick_all(&["p"]), [2]);
+        assert!(queue.patched.is_empty());
     }
 
     #[test]
