@@ -31,11 +31,12 @@ pub struct PodCounts {
 }
 
 impl PodCounts {
-    /// Whether no node and no zone has more pods than the fullest one of `other`.
+    /// Whether no node and no zone has more pods than the fullest one of `other`, except for one: the pods of both sets are created at the same
+    /// time, in another order in each run, and take each other's resources.
     pub fn is_as_even_as(&self, other: &PodCounts) -> bool {
-        let most = |counts: &BTreeMap<String, usize>| counts.values().copied().max();
-        most(&self.per_node) <= most(&other.per_node)
-            && most(&self.per_zone) <= most(&other.per_zone)
+        let most = |counts: &BTreeMap<String, usize>| counts.values().copied().max().unwrap_or(0);
+        most(&self.per_node) <= most(&other.per_node) + 1
+            && most(&self.per_zone) <= most(&other.per_zone) + 1
     }
 }
 
@@ -314,8 +315,9 @@ mod tests {
         let check = |ours: PodCounts, want| assert_eq!(ours.is_as_even_as(&other), want, "{ours}");
         check(counts(&[2, 3, 2], &[3, 4]), true);
         check(counts(&[3, 3, 1], &[4, 3]), true);
-        check(counts(&[4, 2, 1], &[4, 3]), false);
-        check(counts(&[3, 2, 2], &[5, 2]), false);
+        check(counts(&[4, 2, 1], &[5, 2]), true);
+        check(counts(&[5, 1, 1], &[4, 3]), false);
+        check(counts(&[3, 2, 2], &[6, 1]), false);
     }
 
     #[test]
