@@ -334,7 +334,7 @@ mod tests {
             signed(json!({})),
             Some("signature: only Loadmaster signs, null"),
         );
-        let config = |plugins: Value| json!({"plugins": {"x": {"score": plugins}}});
+        let config = |plugins: Value| json!({"plugins": {"x": {"filter": plugins}}});
         check(OracleCaseKind::Config, config(json!([["P", 1]])), config(json!([["P", 1]])), None);
         check(
             OracleCaseKind::Config,
@@ -346,7 +346,7 @@ mod tests {
             OracleCaseKind::Config,
             config(json!([["P", 1]])),
             config(json!([["P", 2]])),
-            Some("plugins at score"),
+            Some("plugins at filter"),
         );
         let refused = json!({"error": "x \"y\" 17"});
         check(OracleCaseKind::Sign, refused.clone(), refused.clone(), None);

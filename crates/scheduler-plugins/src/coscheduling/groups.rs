@@ -171,6 +171,11 @@ impl Group {
         self.end_backoff();
     }
 
+    /// Whether an attempt has begun with this member since something outside of the group may have changed.
+    pub fn has_begun_with(&self, uid: &str) -> bool {
+        self.began_with.contains(uid)
+    }
+
     /// The attempt has failed. `unschedulable` is the member that fitted on no node, if that is the reason. If another member may have
     /// taken its place, an attempt that begins with it may succeed: then it is to be retried.
     pub fn fail_attempt(&mut self, at: Timestamp, until: MonoTime, unschedulable: Option<&str>) {

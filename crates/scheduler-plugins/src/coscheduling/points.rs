@@ -113,10 +113,13 @@ impl PostFilter for Coscheduling {
 }
 
 impl Coscheduling {
-    /// The member that the last attempt failed for was requeued by an event while its group waits: it is tried when the backoff is over.
+    /// A member was requeued by an event while its group waits: it is tried when the backoff is over, if it is the one that the last attempt
+    /// failed for, or if no attempt has begun with it. The group may do without those that were tried.
     fn retry_after_backoff(&self, cx: &mut SerialCx<'_>, key: &GroupKey, pod: &PodInfo) {
         let group = self.group(cx.states, key);
-        let of_pod = group.filter(|group| group.unschedulable_member.as_ref() == Some(&pod.uid));
+        let of_pod = group.filter(|group| {
+            group.unschedulable_member.as_ref() == Some(&pod.uid) || !group.has_begun_with(&pod.uid)
+        });
         // When it is over, the pod was rejected for another reason, such as missing members.
         let until = of_pod.and_then(|group| group.backoff_until);
         if let Some(until) = until.filter(|until| *until > cx.now().mono) {

@@ -90,6 +90,7 @@ fn plugin_calls_and_hints_are_timed_in_one_of_ten_engine_calls() {
         3 LabelDriven PreBindPreFlight Success
         7 LabelDriven Reserve Success
         2 NodeAffinity PreFilter Skip
+        2 NodeDeclaredFeatures PreFilter Skip
         19 NodeName Filter Success
         2 NodePorts PreFilter Skip
         19 NodeResourcesFit Filter UnschedulableAndUnresolvable

@@ -167,15 +167,14 @@ pub(super) fn request_deletion(storage: &mut Storage<'_>, kind: VolumeKind, name
     });
 }
 
-/// One step towards what a claim should be (upstream's `syncClaim`).
+/// One step towards what a claim should be (upstream's `syncClaim`, which also binds claims that are being deleted).
 fn keep_claim(storage: &mut Storage<'_>, name: &str) {
     let Some(claim) = storage.get(VolumeKind::Claim, name).cloned() else { return };
     if is_terminating(&claim) {
         let uses = |pod: &Pod| is_running(pod) && claim_names(pod).any(|used| used == name);
         if !storage.0.pods().any(uses) {
-            storage.delete(VolumeKind::Claim, name);
+            return storage.delete(VolumeKind::Claim, name);
         }
-        return;
     }
     let volume_name = text(&claim, "/spec/volumeName");
     if volume_name.is_empty() {
