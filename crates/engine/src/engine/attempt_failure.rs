@@ -18,9 +18,9 @@ pub(super) struct AttemptFailure {
     pub outcome: AttemptOutcome,
     pub message: String,
     /// Plugins that rejected it, by index. If empty, the pod is retried after its backoff.
-    pub unschedulable: Vec<usize>,
+    pub unschedulable: Box<[usize]>,
     /// Plugins that returned Pending.
-    pub pending: Vec<usize>,
+    pub pending: Box<[usize]>,
     /// The uid of a pod that the release of the failed pod's resources does not requeue.
     pub except: Option<Box<str>>,
     /// Details for the record of the attempt.
@@ -32,8 +32,8 @@ impl AttemptFailure {
         AttemptFailure {
             outcome: AttemptOutcome::Error,
             message: message.into(),
-            unschedulable: Vec::new(),
-            pending: Vec::new(),
+            unschedulable: Box::default(),
+            pending: Box::default(),
             except: None,
             details: AttemptDetails::default(),
         }
@@ -45,8 +45,8 @@ impl AttemptFailure {
         AttemptFailure {
             outcome: AttemptOutcome::Unschedulable,
             message: diagnosis.message.clone(),
-            unschedulable: diagnosis.unschedulable_plugins.clone(),
-            pending: diagnosis.pending_plugins.clone(),
+            unschedulable: diagnosis.unschedulable_plugins.as_slice().into(),
+            pending: diagnosis.pending_plugins.as_slice().into(),
             except: None,
             details: AttemptDetails::from_rejection_summary(&unschedulable.reasons),
         }
@@ -59,8 +59,8 @@ impl AttemptFailure {
             ..AttemptFailure::error(diagnosis::single_node_message(rejection))
         };
         match rejection {
-            Rejection::Pending(_) => failed.pending.extend(plugin),
-            _ => failed.unschedulable.extend(plugin),
+            Rejection::Pending(_) => failed.pending = plugin.into_iter().collect(),
+            _ => failed.unschedulable = plugin.into_iter().collect(),
         }
         failed
     }

@@ -137,8 +137,9 @@ impl VolumeModel {
         if let Some(other) = other_claim.filter(|other| **other != *claim) {
             return Err(format!("volume {volume} is bound to the claims {other} and {claim}"));
         }
-        let same = |(known, of): &(&Str, &Box<str>)| ***of == *claim && *known != volume;
-        match self.writes.iter().find(same) {
+        let mut others =
+            self.writes.iter().filter(|(other, of)| ***of == *claim && *other != volume);
+        match others.next() {
             None => Ok(()),
             Some((other, _)) => {
                 Err(format!("claim {claim} is bound to the volumes {other} and {volume}"))
