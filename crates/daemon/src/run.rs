@@ -63,6 +63,7 @@ use crate::serve::{
     self, EndpointsConfig, Health, HealthCheck, HealthState, SHUTTING_DOWN, Server,
 };
 use crate::{CompletedConfig, LoadedConfig};
+pub use clock::hostname;
 pub use embedded::{EmbeddedScheduler, QueryOutcome};
 use engine_loop::{Command, EngineLoop};
 use engine_thread::EngineThread;

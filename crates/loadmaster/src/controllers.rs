@@ -13,6 +13,7 @@ use loadmaster_client::leader_election::{
 use loadmaster_client::{ApiClients, Cluster, ClusterOptions};
 use loadmaster_controllers::{driver, manager};
 use loadmaster_daemon::logs::{LogFormat, LogSettings, Logs};
+use loadmaster_daemon::run::hostname;
 use loadmaster_stdx::ErrorChain;
 use tokio::sync::watch;
 
@@ -109,11 +110,10 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
 }
 
 fn start_election(cluster: &Cluster) -> LeaderElector {
-    let hostname = std::env::var("HOSTNAME").unwrap_or_else(|_| "controllers".to_owned());
     let options = LeaderElectionOptions {
         namespace: LEASE_NAMESPACE.to_owned(),
         name: LEASE_NAME.to_owned(),
-        identity: LeaderElectionOptions::identity(&hostname),
+        identity: LeaderElectionOptions::identity(&hostname()),
         timing: LEASE_TIMING,
     };
     start_leader_election(&ApiClients::new(cluster).lease, options)

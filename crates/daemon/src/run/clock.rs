@@ -24,6 +24,6 @@ pub(super) fn ticks() -> u64 {
 }
 
 /// This machine's name.
-pub(super) fn hostname() -> String {
+pub fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
