@@ -8,7 +8,7 @@ pub mod capacity_scheduling;
 pub mod coscheduling;
 pub mod custom_resource_definitions;
 pub mod node_resources_allocatable;
-mod normalize;
+mod normalized_node_score;
 pub mod pod_group;
 pub mod pod_state;
 pub mod preemption_toleration;

@@ -9,22 +9,14 @@
 //! | cost | O(resources of the arguments); only changes of the node object make a node's score be computed again |
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use loadmaster_framework::extension_points::NodeScore;
-use loadmaster_framework::incremental::{
-    ClassKey, EvaluatorCx, NodeClasses, PluginEvaluator, PrepareCx, ResultDependencies,
-    RowDependency,
-};
+use loadmaster_framework::incremental::RowDependency;
 use loadmaster_framework::plugin_args::{self, PluginArgs};
-use loadmaster_framework::{
-    Cx, ExtensionPoints, Failure, FieldError, Incremental, NodeInfo, NodeRow, PluginDef,
-    PluginError, PodInfo, PrepareResult, Score,
-};
+use loadmaster_framework::{ExtensionPoints, FieldError, NodeInfo, PluginDef, PluginError, World};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::normalize::{normalize_class_scores, normalize_scores};
+use crate::normalized_node_score::{self, RawNodeScore};
 
 pub const NAME: &str = "NodeResourcesAllocatable";
 
@@ -96,29 +88,25 @@ impl PluginArgs for Args {
     }
 }
 
-#[derive(Clone)]
 struct NodeResourcesAllocatable {
     /// By name; of a name that is listed twice the last one counts.
-    weights: Arc<BTreeMap<String, i64>>,
+    weights: BTreeMap<String, i64>,
     prefers_least: bool,
 }
 
 fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
     let args: Args = plugin_args::decode_plugin_args(NAME, args)?;
     let weights = args.resources.into_iter().map(|it| (it.name, it.weight)).collect();
-    let plugin = Arc::new(NodeResourcesAllocatable {
-        weights: Arc::new(weights),
-        prefers_least: args.mode == LEAST,
-    });
-    points.score = Some(plugin.clone());
-    points.incremental = Some(plugin);
-    points.register_no_events();
+    let plugin = NodeResourcesAllocatable { weights, prefers_least: args.mode == LEAST };
+    normalized_node_score::register(points, plugin);
     Ok(())
 }
 
-impl NodeResourcesAllocatable {
+impl RawNodeScore for NodeResourcesAllocatable {
+    const DEPENDENCY: RowDependency = RowDependency::Node;
+
     /// The weighted mean of what is allocatable (milli-CPU, bytes, counts), negative if less is better; integer division.
-    fn raw_score(&self, node: NodeInfo<'_>) -> i64 {
+    fn raw_score(&self, _: &World, node: NodeInfo<'_>) -> i64 {
         let amounts = self.weights.iter().map(|(name, weight)| {
             let amount = node.allocatable(name);
             let amount = if self.prefers_least { -i128::from(amount) } else { amount.into() };
@@ -127,52 +115,6 @@ impl NodeResourcesAllocatable {
         let weights = self.weights.values().map(|weight| i128::from(*weight));
         // A mean of 64-bit numbers fits into 64 bits; the weights are positive.
         (amounts.sum::<i128>() / weights.sum::<i128>().max(1)) as i64
-    }
-}
-
-impl Score for NodeResourcesAllocatable {
-    fn score(&self, _: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
-        Ok(self.raw_score(node))
-    }
-
-    fn normalize(&self, _: Cx<'_>, _: &PodInfo, scores: &mut [NodeScore]) -> Result<(), Failure> {
-        normalize_scores(scores);
-        Ok(())
-    }
-}
-
-/// The score does not depend on the pod: all pods share one evaluator.
-impl Incremental for NodeResourcesAllocatable {
-    type Key = ();
-
-    fn key(&self, _: EvaluatorCx<'_>, _: &PodInfo) -> Option<()> {
-        Some(())
-    }
-
-    fn prepare(&self, _: &mut PrepareCx<'_>, (): &()) -> PrepareResult {
-        PrepareResult::Evaluator(Box::new(self.clone()))
-    }
-}
-
-impl PluginEvaluator for NodeResourcesAllocatable {
-    fn dependencies(&self) -> ResultDependencies {
-        ResultDependencies { class: Some(RowDependency::Node), ..ResultDependencies::default() }
-    }
-
-    fn class_key_len(&self) -> usize {
-        1
-    }
-
-    fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
-        out.push(cx.world.node(row).map_or(0, |node| self.raw_score(node)));
-    }
-
-    fn has_class_scores(&self) -> bool {
-        true
-    }
-
-    fn score_classes(&self, _: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
-        normalize_class_scores(classes, out);
     }
 }
 

@@ -8,20 +8,11 @@
 //! | deviations | none |
 //! | cost | O(pods of the node); nodes with equal differences are one class, so that few results are computed again |
 
-use std::sync::Arc;
-
-use loadmaster_framework::extension_points::NodeScore;
-use loadmaster_framework::incremental::{
-    ClassKey, EvaluatorCx, NodeClasses, PluginEvaluator, PrepareCx, ResultDependencies,
-    RowDependency,
-};
-use loadmaster_framework::{
-    Cx, ExtensionPoints, Failure, Incremental, NodeInfo, NodeRow, PluginDef, PluginError, PodInfo,
-    PrepareResult, Score, World,
-};
+use loadmaster_framework::incremental::RowDependency;
+use loadmaster_framework::{ExtensionPoints, NodeInfo, PluginDef, PluginError, World};
 use serde_json::Value;
 
-use crate::normalize::{normalize_class_scores, normalize_scores};
+use crate::normalized_node_score::{self, RawNodeScore};
 
 pub const NAME: &str = "PodState";
 
@@ -30,66 +21,24 @@ pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 struct PodState;
 
 fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
-    points.score = Some(Arc::new(PodState));
-    points.incremental = Some(Arc::new(PodState));
-    points.register_no_events();
+    normalized_node_score::register(points, PodState);
     Ok(())
 }
 
-/// Terminating pods minus nominated pods; the pod that is being scheduled counts if it is nominated to the node.
-fn raw_score(world: &World, node: NodeInfo<'_>) -> i64 {
-    let n_terminating = node.pods().filter(|pod| pod.terminating).count();
-    n_terminating as i64 - world.nominated_pods_for_node(node.name()).len() as i64
-}
+impl RawNodeScore for PodState {
+    const DEPENDENCY: RowDependency = RowDependency::Pods;
 
-impl Score for PodState {
-    fn score(&self, cx: Cx<'_>, _pod: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
-        Ok(raw_score(cx.world, node))
-    }
-
-    fn normalize(&self, _: Cx<'_>, _: &PodInfo, scores: &mut [NodeScore]) -> Result<(), Failure> {
-        normalize_scores(scores);
-        Ok(())
-    }
-}
-
-/// The score does not depend on the pod: all pods share one evaluator.
-impl Incremental for PodState {
-    type Key = ();
-
-    fn key(&self, _: EvaluatorCx<'_>, _: &PodInfo) -> Option<()> {
-        Some(())
-    }
-
-    fn prepare(&self, _: &mut PrepareCx<'_>, (): &()) -> PrepareResult {
-        PrepareResult::Evaluator(Box::new(PodState))
-    }
-}
-
-impl PluginEvaluator for PodState {
-    fn dependencies(&self) -> ResultDependencies {
-        ResultDependencies { class: Some(RowDependency::Pods), ..ResultDependencies::default() }
-    }
-
-    fn class_key_len(&self) -> usize {
-        1
-    }
-
-    fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
-        out.push(cx.world.node(row).map_or(0, |node| raw_score(cx.world, node)));
-    }
-
-    fn has_class_scores(&self) -> bool {
-        true
-    }
-
-    fn score_classes(&self, _: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
-        normalize_class_scores(classes, out);
+    /// Terminating pods minus nominated pods; the pod that is being scheduled counts if it is nominated to the node.
+    fn raw_score(&self, world: &World, node: NodeInfo<'_>) -> i64 {
+        let n_terminating = node.pods().filter(|pod| pod.terminating).count();
+        n_terminating as i64 - world.nominated_pods_for_node(node.name()).len() as i64
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use loadmaster_api::Str;
     use loadmaster_framework::testkit::incremental_history::check_incremental_history;
     use loadmaster_framework::testkit::{PluginTestBench, node, pod};
