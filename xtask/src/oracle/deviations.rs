@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 /// A deviation in some cases.
 pub struct Deviation {
     pub text: &'static str,
-    /// The file in `scenarios/` that shows it, which is checked in every run; `None` if kube-scheduler's answer depends on chance.
+    /// The file in `scenarios/` that shows it, which is checked in every run; `None` if kube-scheduler's answer depends on
+    /// chance, or if it panics.
     pub scenario: Option<&'static str>,
     applies: fn(&OracleCase) -> bool,
     expected: ExpectedAnswer,
@@ -23,7 +24,7 @@ enum ExpectedAnswer {
     Changed(fn(&mut Value)),
 }
 
-const DEVIATIONS: [Deviation; 4] = [
+const DEVIATIONS: [Deviation; 5] = [
     Deviation {
         text: "pods with ResourceClaims are rejected with our own reason, until devices are supported",
         scenario: Some("dynamic_resources/missing_claim.yaml"),
@@ -52,6 +53,12 @@ const DEVIATIONS: [Deviation; 4] = [
         scenario: Some("default_preemption/preemption_policy_never.yaml"),
         applies: |case| is_about(case, &OracleCaseKind::Preemption, never_preempts),
         expected: ExpectedAnswer::Changed(clear_nomination_of_ineligible_pod),
+    },
+    Deviation {
+        text: "kube-scheduler panics when it scores the capacity for a claim whose class is in the annotation only",
+        scenario: None,
+        applies: reference_cases::has_scored_annotated_claims,
+        expected: ExpectedAnswer::OfReferenceCase(reference_cases::with_classes_in_spec),
     },
 ];
 

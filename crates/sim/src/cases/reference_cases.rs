@@ -1,6 +1,7 @@
-//! Cases in which kube-scheduler's dry run of preemption has a defect, and equivalent cases in which it has none: what it answers to
-//! these is what Loadmaster must answer to the original ones.
+//! Cases in which kube-scheduler has a defect, and equivalent cases in which it has none: what it answers to these is what Loadmaster must
+//! answer to the original ones.
 
+use loadmaster_api::storage::BETA_STORAGE_CLASS;
 use serde_json::{Value, json};
 
 use super::{OracleCase, full_name};
@@ -115,6 +116,31 @@ pub fn with_equal_start_times(case: &OracleCase) -> OracleCase {
         pod["status"]["startTime"] = json!(LATEST_START);
     }
     case
+}
+
+/// Whether a claim has its class in the old annotation only. With StorageCapacityScoring, kube-scheduler panics when it scores a node where
+/// such a claim's volume would be provisioned.
+pub fn has_scored_annotated_claims(case: &OracleCase) -> bool {
+    case.feature_gates.get("StorageCapacityScoring") == Some(&true)
+        && case.objects.iter().any(|object| annotated_class(object).is_some())
+}
+
+/// The case in which all claims have their class in the spec.
+pub fn with_classes_in_spec(case: &OracleCase) -> OracleCase {
+    let mut case = case.clone();
+    for claim in &mut case.objects {
+        if let Some(class) = annotated_class(claim).cloned() {
+            claim["spec"]["storageClassName"] = class;
+        }
+    }
+    case
+}
+
+/// The class of a claim that has it in the annotation only.
+fn annotated_class(object: &Value) -> Option<&Value> {
+    let has_none = object["spec"]["storageClassName"].is_null();
+    let class = object["metadata"]["annotations"].get(BETA_STORAGE_CLASS)?;
+    (object["kind"] == "PersistentVolumeClaim" && has_none).then_some(class)
 }
 
 /// A host port with upstream's defaults.
@@ -259,6 +285,22 @@ mod tests {
         let both = || json!([{"hostPort": 80}, {"hostPort": 90}]);
         let other = "0.0.0.0/TCP/60001";
         check(both(), both(), &[web, "0.0.0.0/TCP/90", new, other], &[new, other]);
+    }
+
+    #[test]
+    fn annotated_classes_move_to_the_spec() {
+        let claim = |class: Value| {
+            let annotations = json!({BETA_STORAGE_CLASS: "fast"});
+            json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "data", "annotations": annotations},
+                "spec": {"storageClassName": class}})
+        };
+        let mut case = case(vec![claim(Value::Null), claim(json!("slow"))]);
+        assert!(!has_scored_annotated_claims(&case));
+        case.feature_gates.insert("StorageCapacityScoring".to_owned(), true);
+        assert!(has_scored_annotated_claims(&case));
+        let moved = with_classes_in_spec(&case);
+        assert_eq!(moved.objects, [claim(json!("fast")), claim(json!("slow"))]);
+        assert!(!has_scored_annotated_claims(&moved));
     }
 
     #[test]

@@ -11,12 +11,15 @@ use super::{
 
 /// A case about one of the extension points that these plugins have.
 pub(super) fn case(draw: &mut CaseRng, id: u64) -> OracleCase {
-    match draw.range(0, 19) {
+    let mut case = match draw.range(0, 19) {
         0..6 => score_case(draw, id),
         6..12 => toleration_case(draw, id),
         12..17 => quota_case(draw, id),
         _ => order_case(draw, id),
-    }
+    };
+    // Off by default in the older kube-scheduler that scheduler-plugins needs.
+    case.feature_gates.insert("NodeDeclaredFeatures".to_owned(), false);
+    case
 }
 
 /// A configuration with one profile.

@@ -377,7 +377,9 @@ impl<'a> Runner<'a> {
                 PluginCall::Reserved { uid, node } => {
                     invariants::check_bind(&self.setup, &self.model, &self.engine, uid, node)?;
                     self.model.assume(uid, node.clone());
-                    self.model.reserve_claims(uid, node);
+                    let nodes = self.engine.world().nodes();
+                    let object = nodes.row(node).and_then(|row| nodes.node(row)).cloned();
+                    self.model.reserve_claims(uid, node, object);
                     self.model.plugins.out_of_tree.handle_reserved(uid);
                     self.report.reserved += 1;
                 }

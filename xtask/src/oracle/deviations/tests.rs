@@ -119,6 +119,21 @@ fn victims_that_have_not_started() {
 }
 
 #[test]
+fn claims_whose_class_is_in_the_annotation_only() {
+    let claim = json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "data",
+        "annotations": {"volume.beta.kubernetes.io/storage-class": "fast"}}, "spec": {}});
+    let mut case = case(OracleCaseKind::Explain, vec![claim, pod("web", json!({}))]);
+    assert!(of(&case).is_empty());
+    case.feature_gates.insert("StorageCapacityScoring".to_owned(), true);
+    let theirs =
+        json!({"error": "panic: runtime error: invalid memory address or nil pointer dereference"});
+    let scored = json!({"nodes": [], "best": ["a"], "message": ""});
+    let check = |ours: &Value, want| check(&case, &theirs, Some(&scored), ours, want);
+    check(&scored, None);
+    check(&json!({"nodes": [], "best": ["b"], "message": ""}), Some("deviation: best"));
+}
+
+#[test]
 fn pods_that_never_preempt() {
     let of_policy = |policy: &str| {
         case(OracleCaseKind::Preemption, vec![pod("web", json!({"preemptionPolicy": policy}))])
