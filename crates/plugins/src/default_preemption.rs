@@ -10,16 +10,14 @@
 
 use std::sync::Arc;
 
-use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::plugin_args;
 use loadmaster_framework::preemption::{
     CandidateSampling, DisruptionBudgets, NodeDryRun, Preemption, PreemptionArgs,
-    PreemptionPreview, REASON_VICTIMS_BEING_EVICTED, Victims, has_lower_priority,
+    REASON_VICTIMS_BEING_EVICTED, Victims, has_lower_priority,
 };
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, DryRunCx, EventResource, ExtensionPoints, FitError,
-    PluginDef, PluginError, PodInfo, PostFilter, PostFilterCx, PostFilterResult, PreEnqueue,
-    QueueingHint, Rejection,
+    ActionType, ClusterEvent, Code, Cx, DryRunCx, EventResource, ExtensionPoints, PluginDef,
+    PluginError, PodInfo, PreEnqueue, QueueingHint, Rejection,
 };
 use loadmaster_stdx::Rng;
 use serde_json::Value;
@@ -103,32 +101,6 @@ impl Preemption for DefaultPreemption {
         budgets: &DisruptionBudgets,
     ) -> Result<Victims, Rejection> {
         run.select_victims_on_node(run.potential_victims(), budgets)
-    }
-}
-
-impl PostFilter for DefaultPreemption {
-    fn post_filter(
-        &self,
-        cx: PostFilterCx<'_>,
-        pod: &Arc<PodInfo>,
-        fit_error: FitError<'_>,
-        rng: &mut Rng,
-        input: PluginStepInput<'_>,
-    ) -> PluginStep<PostFilterResult> {
-        self.preempt(cx, pod, fit_error, rng, input)
-    }
-
-    fn counts_as_preemption(&self) -> bool {
-        true
-    }
-
-    fn preview(
-        &self,
-        cx: DryRunCx<'_>,
-        pod: &Arc<PodInfo>,
-        fit_error: FitError<'_>,
-    ) -> Option<PreemptionPreview> {
-        Some(self.preview_preemption(cx, pod, fit_error))
     }
 }
 

@@ -15,19 +15,18 @@ mod quotas;
 use std::sync::Arc;
 
 use loadmaster_api::Str;
-use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::incremental::{
     ClassKey, EvaluatorCx, PluginEvaluator, PrepareCx, ResultDependencies, RowDependency,
 };
 use loadmaster_framework::preemption::{
-    CandidateSampling, DisruptionBudgets, NodeDryRun, Preemption, PreemptionPreview, Victims,
-    compare_pod_importance, has_lower_priority,
+    CandidateSampling, DisruptionBudgets, NodeDryRun, Preemption, Victims, compare_pod_importance,
+    has_lower_priority,
 };
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, CycleStateSlot, Detail, DryRunCx, EventResource, Explain,
-    ExtensionPoints, FitError, Gvr, Incremental, NodeRow, PluginDef, PluginError, PodInfo,
-    PostFilter, PostFilterCx, PostFilterResult, PreFilter, PreFilterResult, PrepareResult, Reason,
-    Rejection, Reserve, Resources, SerialCx, WatchRequirement, World,
+    ExtensionPoints, Gvr, Incremental, NodeRow, PluginDef, PluginError, PodInfo, PreFilter,
+    PreFilterResult, PrepareResult, Reason, Rejection, Reserve, Resources, SerialCx,
+    WatchRequirement, World,
 };
 use loadmaster_stdx::Rng;
 use serde_json::Value;
@@ -245,32 +244,6 @@ impl Preemption for CapacityScheduling {
         run.reprieve_removed_pods(removed, budgets, |run| {
             self.quotas.exceeded(run.cx().world, namespace, &wanted).is_none()
         })
-    }
-}
-
-impl PostFilter for CapacityScheduling {
-    fn post_filter(
-        &self,
-        cx: PostFilterCx<'_>,
-        pod: &Arc<PodInfo>,
-        fit_error: FitError<'_>,
-        rng: &mut Rng,
-        input: PluginStepInput<'_>,
-    ) -> PluginStep<PostFilterResult> {
-        self.preempt(cx, pod, fit_error, rng, input)
-    }
-
-    fn counts_as_preemption(&self) -> bool {
-        true
-    }
-
-    fn preview(
-        &self,
-        cx: DryRunCx<'_>,
-        pod: &Arc<PodInfo>,
-        fit_error: FitError<'_>,
-    ) -> Option<PreemptionPreview> {
-        Some(self.preview_preemption(cx, pod, fit_error))
     }
 }
 

@@ -13,15 +13,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loadmaster_api::Timestamp;
-use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::plugin_args;
 use loadmaster_framework::preemption::{
-    CandidateSampling, DisruptionBudgets, NodeDryRun, Preemption, PreemptionArgs,
-    PreemptionPreview, Victims, has_lower_priority,
+    CandidateSampling, DisruptionBudgets, NodeDryRun, Preemption, PreemptionArgs, Victims,
+    has_lower_priority,
 };
 use loadmaster_framework::{
-    DryRunCx, ExtensionPoints, Failure, FitError, Gvr, ObjectSlot, PluginDef, PluginError, PodInfo,
-    PostFilter, PostFilterCx, PostFilterResult, Rejection, WatchRequirement,
+    DryRunCx, ExtensionPoints, Failure, Gvr, ObjectSlot, PluginDef, PluginError, PodInfo,
+    Rejection, WatchRequirement,
 };
 use loadmaster_stdx::Rng;
 use serde::Deserialize;
@@ -147,32 +146,6 @@ impl Preemption for PreemptionToleration {
             return Err(Rejection::unresolvable(text));
         }
         run.select_victims_on_node(potential, budgets)
-    }
-}
-
-impl PostFilter for PreemptionToleration {
-    fn post_filter(
-        &self,
-        cx: PostFilterCx<'_>,
-        pod: &Arc<PodInfo>,
-        fit_error: FitError<'_>,
-        rng: &mut Rng,
-        input: PluginStepInput<'_>,
-    ) -> PluginStep<PostFilterResult> {
-        self.preempt(cx, pod, fit_error, rng, input)
-    }
-
-    fn counts_as_preemption(&self) -> bool {
-        true
-    }
-
-    fn preview(
-        &self,
-        cx: DryRunCx<'_>,
-        pod: &Arc<PodInfo>,
-        fit_error: FitError<'_>,
-    ) -> Option<PreemptionPreview> {
-        Some(self.preview_preemption(cx, pod, fit_error))
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::api_calls::{PluginStep, PluginStepInput};
 use crate::errors::FieldError;
-use crate::extension_points::{Cx, DryRunCx, FitError, PostFilterCx, PostFilterResult};
+use crate::extension_points::{Cx, DryRunCx, FitError, PostFilter, PostFilterCx, PostFilterResult};
 use crate::plugin_args::PluginArgs;
 use crate::pod_info::PodInfo;
 use crate::preemption_candidate::{Candidate, PreemptionPreview, Victims};
@@ -78,9 +78,8 @@ impl PreemptionArgs {
     }
 }
 
-/// What a plugin that preempts pods decides itself (upstream's `preemption.Interface`); the rest of its PostFilter is
-/// [`Preemption::preempt`] and [`Preemption::preview_preemption`].
-pub trait Preemption {
+/// What a plugin that preempts pods decides itself (upstream's `preemption.Interface`). Such a plugin is a [`PostFilter`], too.
+pub trait Preemption: Send + Sync {
     /// Precedes the messages of the plugin, such as `preemption: `.
     fn message_prefix(&self) -> &'static str {
         ""
@@ -108,10 +107,12 @@ pub trait Preemption {
         run: &mut NodeDryRun<'_>,
         budgets: &DisruptionBudgets,
     ) -> Result<Victims, Rejection>;
+}
 
-    /// The plugin's [`PostFilter::post_filter`](crate::PostFilter::post_filter) (upstream's `Preempt`): nominates the best candidate, after
-    /// the extenders have seen all of them.
-    fn preempt(
+/// Upstream's `Preempt`.
+impl<T: Preemption> PostFilter for T {
+    /// Nominates the best candidate, after the extenders have seen all of them.
+    fn post_filter(
         &self,
         mut cx: PostFilterCx<'_>,
         pod: &Arc<PodInfo>,
@@ -147,25 +148,26 @@ pub trait Preemption {
         }
     }
 
-    /// The plugin's [`PostFilter::preview`](crate::PostFilter::preview).
-    fn preview_preemption(
+    fn preview(
         &self,
         cx: DryRunCx<'_>,
         pod: &Arc<PodInfo>,
         fit_error: FitError<'_>,
-    ) -> PreemptionPreview {
-        match find_candidates(self, cx, pod, fit_error, CandidateSampling::ALL) {
+    ) -> Option<PreemptionPreview> {
+        Some(match find_candidates(self, cx, pod, fit_error, CandidateSampling::ALL) {
             Ok(candidates) => PreemptionPreview {
                 best: pick_best_candidates(&candidates),
                 candidates,
                 rejection: None,
             },
-            Err(NoCandidates { rejection, .. }) => PreemptionPreview {
-                candidates: Vec::new(),
-                best: Vec::new(),
-                rejection: Some(rejection),
-            },
-        }
+            Err(NoCandidates { rejection, .. }) => {
+                PreemptionPreview { rejection: Some(rejection), ..PreemptionPreview::default() }
+            }
+        })
+    }
+
+    fn counts_as_preemption(&self) -> bool {
+        true
     }
 }
 
@@ -178,7 +180,7 @@ struct NoCandidates {
 
 /// The nodes on which the pod fits without some victims; at least one (upstream's `findCandidates`).
 fn find_candidates(
-    plugin: &(impl Preemption + ?Sized),
+    plugin: &impl Preemption,
     cx: DryRunCx<'_>,
     pod: &Arc<PodInfo>,
     fit_error: FitError<'_>,
