@@ -46,7 +46,6 @@ pub(crate) const NO_EFFECT_GATES: &[&str] = &["CoordinatedLeaderElection", "Nati
 
 /// Plugins of kubernetes-sigs/scheduler-plugins that are not implemented.
 const SCHEDULER_PLUGINS: &[&str] = &[
-    "CrossNodePreemption",
     "LoadVariationRiskBalancing",
     "LowRiskOverCommitment",
     "NetworkOverhead",

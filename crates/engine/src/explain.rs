@@ -64,7 +64,7 @@ pub struct PreemptionExplanation {
     pub message: String,
 }
 
-/// A candidate of preemption: a node and the victims on it.
+/// A candidate of preemption: a node and the victims, which are usually on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreemptionCandidate {
     pub node: String,
@@ -128,7 +128,8 @@ pub fn explain_pod(
     }
 }
 
-/// The preview of the first plugin that preempts, if PostFilter would run.
+/// The preview of the first plugin that preempts and finds candidates, if PostFilter would run. If there is none, the messages of all that
+/// would run.
 fn preemption(
     profile: &Profile,
     world: &mut World,
@@ -148,8 +149,21 @@ fn preemption(
         has_preempting_extenders: false,
     };
     let mut cx = DryRunCx::new(world, &attempted.cycle, states);
-    let mut plugins = profile.post_filter.iter();
-    let preview = plugins.find_map(|member| member.point.preview(cx.reborrow(), pod, fit_error))?;
+    let mut preview = None;
+    let mut messages = Vec::new();
+    for member in &profile.post_filter {
+        let Some(found) = member.point.preview(cx.reborrow(), pod, fit_error) else { continue };
+        let is_last = !matches!(&found.rejection, Some(Rejection::Unschedulable(_)));
+        messages.extend(found.rejection.as_ref().map(Rejection::message));
+        if found.rejection.is_none() {
+            messages.clear();
+        }
+        preview = Some(found);
+        if is_last {
+            break;
+        }
+    }
+    let preview = preview?;
     let world = cx.world();
     let name =
         |candidate: &Candidate| world.node(candidate.row).map_or("", |node| node.name()).to_owned();
@@ -166,8 +180,7 @@ fn preemption(
     let mut best: Vec<String> =
         preview.best.iter().map(|at| name(&preview.candidates[*at])).collect();
     best.sort_unstable();
-    let message = preview.rejection.as_ref().map(Rejection::message).unwrap_or_default();
-    Some(PreemptionExplanation { candidates, best, message })
+    Some(PreemptionExplanation { candidates, best, message: messages.join(", ") })
 }
 
 fn nodes(

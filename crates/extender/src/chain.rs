@@ -408,7 +408,7 @@ impl PreemptChain {
     ) -> Result<(), String> {
         let checked = response.and_then(|response| {
             let victims = response.node_name_to_meta_victims;
-            check_victims(extender, &victims, nodes).map(|()| victims)
+            self.check_victims(extender, &victims, nodes).map(|()| victims)
         });
         let mut victims = match checked {
             Ok(victims) => victims,
@@ -423,27 +423,32 @@ impl PreemptChain {
         self.victims = victims;
         Ok(())
     }
-}
 
-fn check_victims(
-    extender: &Extender,
-    victims: &BTreeMap<String, MetaVictims>,
-    nodes: &dyn NodeLookup,
-) -> Result<(), String> {
-    for (node, victims) in victims {
-        if nodes.has_pod(node, "").is_none() {
-            return Err(format!("nodeinfo not found for node name {node:?}"));
-        }
-        for pod in &victims.pods {
-            if nodes.has_pod(node, &pod.uid) != Some(true) {
-                return Err(format!(
-                    "extender: {} claims to preempt pod (UID: &{{{}}}) on node: {node}, but the pod is not found on that node",
-                    extender.name, pod.uid
-                ));
+    /// The victims of a node are on it, or were already proposed for it: a plugin may also evict pods of other nodes.
+    fn check_victims(
+        &self,
+        extender: &Extender,
+        victims: &BTreeMap<String, MetaVictims>,
+        nodes: &dyn NodeLookup,
+    ) -> Result<(), String> {
+        for (node, victims) in victims {
+            if nodes.has_pod(node, "").is_none() {
+                return Err(format!("nodeinfo not found for node name {node:?}"));
+            }
+            let proposed = self.victims.get(node).map_or(&[][..], |proposed| &proposed.pods);
+            for pod in &victims.pods {
+                let is_known =
+                    proposed.contains(pod) || nodes.has_pod(node, &pod.uid) == Some(true);
+                if !is_known {
+                    return Err(format!(
+                        "extender: {} claims to preempt pod (UID: &{{{}}}) on node: {node}, but the pod is not found on that node",
+                        extender.name, pod.uid
+                    ));
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 #[cfg(test)]

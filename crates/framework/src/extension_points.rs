@@ -138,7 +138,7 @@ pub struct FitError<'a> {
 pub struct PostFilterResult {
     /// The node to nominate the pod to; `Some("")` clears the nomination, `None` leaves it unchanged.
     pub nominated_node: Option<Str>,
-    /// The victims on that node, the most important first. Victims that are already terminating are not evicted; of the others
+    /// The victims, the most important first, usually pods of that node. Victims that are already terminating are not evicted; of the others
     /// the last one is evicted after all others ([`crate::preemption::eviction`]).
     pub victims: Vec<Arc<PodInfo>>,
     /// Lower-priority pods whose nomination to that node is cleared, because they may no longer fit; done before the evictions.

@@ -34,8 +34,8 @@ pub use crate::ongoing_preemptions::OngoingPreemptions;
 pub use crate::preemption_candidate::{Candidate, PreemptionPreview, Victims};
 pub use disruption_budgets::DisruptionBudgets;
 pub use evaluator::{Preemption, PreemptionArgs, REASON_VICTIMS_BEING_EVICTED};
-pub use node_dry_run::NodeDryRun;
-pub use pick_node::pick_best_candidates;
+pub use node_dry_run::{NO_VICTIMS, NodeDryRun};
+pub use pick_node::{CandidateCost, pick_best_candidates};
 
 /// Upstream's message for nodes that were not tried, because no eviction can help there.
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
@@ -99,10 +99,7 @@ impl Preemptor<'_> {
             return Err(Reason::Text("not eligible due to preemptionPolicy=Never."));
         }
         let nodes = self.cx.world().nodes();
-        let Some(row) = nodes.row(&self.pod.nominated_node_name) else { return Ok(()) };
-        if code_of(node_codes, row) == Some(Code::UnschedulableAndUnresolvable) {
-            return Ok(());
-        }
+        let Some(row) = self.nominated_row(node_codes) else { return Ok(()) };
         let is_awaited =
             |other: &Arc<PodInfo>| other.terminating && is_awaited_victim(&self.cx, other);
         match nodes.pods(row).iter().any(is_awaited) {
@@ -111,6 +108,12 @@ impl Preemptor<'_> {
             }
             false => Ok(()),
         }
+    }
+
+    /// The node that the preemptor is nominated to, unless it is `UnschedulableAndUnresolvable`: only there it waits for victims.
+    pub fn nominated_row(&self, node_codes: &[(NodeRow, Code)]) -> Option<NodeRow> {
+        let row = self.cx.world().nodes().row(&self.pod.nominated_node_name)?;
+        (code_of(node_codes, row) != Some(Code::UnschedulableAndUnresolvable)).then_some(row)
     }
 
     /// A dry run on a node; its changes are undone when it is dropped.

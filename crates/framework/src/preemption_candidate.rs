@@ -6,7 +6,7 @@ use crate::node_row::NodeRow;
 use crate::pod_info::PodInfo;
 use crate::result::Rejection;
 
-/// The pods that must be evicted from a node so that the preemptor fits.
+/// The pods that must be evicted so that the preemptor fits on a node: pods of that node, and perhaps of others.
 #[derive(Clone, Debug)]
 pub struct Victims {
     /// The most important first.

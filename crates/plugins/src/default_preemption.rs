@@ -12,8 +12,7 @@ use std::sync::Arc;
 
 use loadmaster_framework::plugin_args;
 use loadmaster_framework::preemption::{
-    CandidateSampling, DisruptionBudgets, NodeDryRun, Preemption, PreemptionArgs,
-    REASON_VICTIMS_BEING_EVICTED, Victims, has_lower_priority,
+    CandidateSampling, Preemption, PreemptionArgs, REASON_VICTIMS_BEING_EVICTED, has_lower_priority,
 };
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, DryRunCx, EventResource, ExtensionPoints, PluginDef,
@@ -93,14 +92,6 @@ impl Preemption for DefaultPreemption {
 
     fn is_awaited_victim(&self, _: &DryRunCx<'_>, preemptor: &PodInfo, other: &PodInfo) -> bool {
         has_lower_priority(other, preemptor) && other.is_terminating_by_preemption()
-    }
-
-    fn select_victims_on_node(
-        &self,
-        run: &mut NodeDryRun<'_>,
-        budgets: &DisruptionBudgets,
-    ) -> Result<Victims, Rejection> {
-        run.select_victims_on_node(run.potential_victims(), budgets)
     }
 }
 

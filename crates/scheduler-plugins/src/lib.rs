@@ -6,6 +6,7 @@
 
 pub mod capacity_scheduling;
 pub mod coscheduling;
+pub mod cross_node_preemption;
 pub mod custom_resource_definitions;
 pub mod node_resources_allocatable;
 mod normalized_node_score;
@@ -20,6 +21,7 @@ use loadmaster_framework::{PluginDef, Registry};
 pub const SCHEDULER_PLUGINS: &[PluginDef] = &[
     capacity_scheduling::DEF,
     coscheduling::DEF,
+    cross_node_preemption::DEF,
     node_resources_allocatable::DEF,
     pod_state::DEF,
     preemption_toleration::DEF,

@@ -16,13 +16,15 @@
 //!
 //! No code is shared with the dry run: no undo log, no AddPod or RemovePod; PreFilter runs again for every set.
 
+pub mod cross_node;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loadmaster_api::Selector;
 use loadmaster_engine::evaluate::per_node;
 use loadmaster_engine::{Evaluation, FilterResult, explain};
-use loadmaster_framework::{Code, NodeRow, PodInfo};
+use loadmaster_framework::{Code, NodeRow, PodInfo, World};
 
 use crate::world_loader::SchedulingInput;
 
@@ -172,12 +174,20 @@ fn reprieve_order(input: &SchedulingInput<'_>, pods: Vec<Arc<PodInfo>>) -> Vec<P
         .filter(|pod| pod.template.priority() < input.pod.template.priority())
         .collect();
     lower.sort_by_key(|pod| importance(pod.template.priority(), pod.started.map(|at| at.0)));
+    let violates = budget_violations(&input.world, &lower);
+    let mut all: Vec<PotentialVictim> = lower.into_iter().zip(violates).collect();
+    all.sort_by_key(|(_, violates)| !violates);
+    all
+}
+
+/// For each pod, whether its eviction violates a budget if the pods are evicted in this order.
+fn budget_violations(world: &World, pods: &[Arc<PodInfo>]) -> Vec<bool> {
     let mut used: BTreeMap<(String, String), i32> = BTreeMap::new();
     let mut all = Vec::new();
-    for pod in lower {
+    for pod in pods {
         let labels = &pod.template.labels;
         let mut violates = false;
-        let budgets = input.world.cluster_objects().disruption_budgets.get(&pod.template.namespace);
+        let budgets = world.cluster_objects().disruption_budgets.get(&pod.template.namespace);
         for budget in budgets.into_iter().flatten() {
             let Some(selector) = &budget.spec.selector else { continue };
             let says_something =
@@ -192,9 +202,8 @@ fn reprieve_order(input: &SchedulingInput<'_>, pods: Vec<Arc<PodInfo>>) -> Vec<P
                 violates |= *n > budget.status.disruptions_allowed;
             }
         }
-        all.push((pod, violates));
+        all.push(violates);
     }
-    all.sort_by_key(|(_, violates)| !violates);
     all
 }
 

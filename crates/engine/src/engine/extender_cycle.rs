@@ -495,11 +495,7 @@ fn unexpected_response(response: &ExtenderResponse) -> String {
 
 fn candidate(world: &World, node: &str, victims: &MetaVictims) -> Option<Candidate> {
     let row = world.nodes().row(node)?;
-    let on_node = world.nodes().pods(row);
-    let pods = victims
-        .pods
-        .iter()
-        .filter_map(|victim| on_node.iter().find(|pod| *pod.uid == *victim.uid).map(Arc::clone));
+    let pods = victims.pods.iter().filter_map(|victim| world.assigned_pod(&victim.uid).cloned());
     let n_violations = usize::try_from(victims.num_pdb_violations).unwrap_or(0);
     Some(Candidate {
         row,

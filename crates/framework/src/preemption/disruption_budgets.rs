@@ -30,6 +30,18 @@ impl DisruptionBudgets {
         DisruptionBudgets(compiled.collect())
     }
 
+    /// Only those of the budgets that select one of these pods.
+    #[must_use]
+    pub fn of_pods(&self, pods: &[Arc<PodInfo>]) -> DisruptionBudgets {
+        let selects_any = |budget: &&Budget| pods.iter().any(|pod| budget.selects(pod));
+        DisruptionBudgets(self.0.iter().filter(selects_any).cloned().collect())
+    }
+
+    /// Whether a budget selects the pod.
+    pub fn select(&self, pod: &PodInfo) -> bool {
+        self.0.iter().any(|budget| budget.selects(pod))
+    }
+
     /// For each pod, whether its eviction violates a budget if the pods are evicted in this order (upstream's
     /// `filterPodsWithPDBViolation`). Every selected pod uses up one disruption, violating or not, unless it is in
     /// `disruptedPods`.

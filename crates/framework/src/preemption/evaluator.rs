@@ -1,4 +1,4 @@
-//! PostFilter of plugins that evict pods of one node: what they have in common (upstream's `Evaluator`).
+//! PostFilter of plugins that evict pods: what they have in common (upstream's `Evaluator`).
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use super::{
 use crate::api_calls::{PluginStep, PluginStepInput};
 use crate::errors::FieldError;
 use crate::extension_points::{Cx, DryRunCx, FitError, PostFilter, PostFilterCx, PostFilterResult};
+use crate::node_row::NodeRow;
 use crate::plugin_args::PluginArgs;
 use crate::pod_info::PodInfo;
 use crate::preemption_candidate::{Candidate, PreemptionPreview, Victims};
@@ -22,6 +23,9 @@ use crate::world::World;
 /// The reason for a preemptor whose victims are still being evicted.
 pub const REASON_VICTIMS_BEING_EVICTED: &str =
     "waiting for the preemption for this pod to be finished";
+
+/// The reason for a preemptor with a victim that is still terminating on another node than its nominated one.
+const REASON_VICTIM_ELSEWHERE: &str = "not eligible due to a terminating pod on another node.";
 
 /// How many candidates are enough to choose from: the arguments of DefaultPreemption, and of other plugins that preempt pods.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -97,7 +101,19 @@ pub trait Preemption: Send + Sync {
     /// Whether this terminating pod on the preemptor's nominated node counts as a victim that the preemptor waits for.
     fn is_awaited_victim(&self, cx: &DryRunCx<'_>, preemptor: &PodInfo, other: &PodInfo) -> bool;
 
-    /// The pods to evict from a node: usually [`NodeDryRun::select_victims_on_node`] with those pods that the plugin may evict.
+    /// Whether the preemptor waits for a victim on another node than the one in this row, to which it is nominated.
+    fn awaits_victim_elsewhere(
+        &self,
+        cx: &DryRunCx<'_>,
+        preemptor: &PodInfo,
+        row: NodeRow,
+    ) -> bool {
+        let _ = (cx, preemptor, row);
+        false
+    }
+
+    /// The pods to evict from a node: [`NodeDryRun::select_victims_on_node`] with those pods that the plugin may evict; by default all of
+    /// lower priority.
     ///
     /// # Errors
     ///
@@ -106,7 +122,21 @@ pub trait Preemption: Send + Sync {
         &self,
         run: &mut NodeDryRun<'_>,
         budgets: &DisruptionBudgets,
-    ) -> Result<Victims, Rejection>;
+    ) -> Result<Victims, Rejection> {
+        run.select_victims_on_node(run.potential_victims(), budgets)
+    }
+
+    /// The candidates among the nodes that preemption may help on. By default [`Preemption::select_victims_on_node`] is called for one node
+    /// after the other, and all victims of a candidate are on its node.
+    fn dry_run_preemption(
+        &self,
+        preemptor: &mut Preemptor<'_>,
+        rows: &[NodeRow],
+        sample: CandidateSampling,
+        budgets: &DisruptionBudgets,
+    ) -> DryRunResult {
+        preemptor.dry_run_preemption(rows, sample, |run| self.select_victims_on_node(run, budgets))
+    }
 }
 
 /// Upstream's `Preempt`.
@@ -140,8 +170,8 @@ impl<T: Preemption> PostFilter for T {
             Ok(candidates) => {
                 PluginStep::Done(select_candidate(cx.world(), pod, rng, Ok(&candidates), prefix))
             }
-            Err(NoCandidates { rejection, is_final }) => PluginStep::Done(PostFilterResult {
-                nominated_node: is_final.then(Str::default),
+            Err(NoCandidates { rejection, nomination }) => PluginStep::Done(PostFilterResult {
+                nominated_node: nomination,
                 rejection: Some(rejection),
                 ..PostFilterResult::default()
             }),
@@ -174,8 +204,9 @@ impl<T: Preemption> PostFilter for T {
 /// Why there are no candidates.
 struct NoCandidates {
     rejection: Rejection,
-    /// Preemption helps on no node, or the pod never preempts: an earlier nomination is cleared.
-    is_final: bool,
+    /// Empty if preemption helps on no node, or the pod never preempts: an earlier nomination is cleared. `None` keeps it, and its own node
+    /// also undoes that a plugin before this one cleared it.
+    nomination: Option<Str>,
 }
 
 /// The nodes on which the pod fits without some victims; at least one (upstream's `findCandidates`).
@@ -189,33 +220,36 @@ fn find_candidates(
     let n_nodes = cx.world().nodes().len();
     let budgets = DisruptionBudgets::new(cx.world().cluster_objects());
     let mut preemptor = Preemptor { cx, filter_runner: fit_error.filter_runner, pod };
-    let no_candidates = |rejection: Rejection, is_final| NoCandidates {
+    let no_candidates = |rejection: Rejection, nomination| NoCandidates {
         rejection: with_prefix(rejection, plugin.message_prefix()),
-        is_final,
+        nomination,
     };
     let never_preempts = pod.template.never_preempts();
     if let Some(reason) = plugin.ineligible_reason(preemptor.cx.cx()).filter(|_| !never_preempts) {
-        return Err(no_candidates(Rejection::unschedulable(reason), false));
+        return Err(no_candidates(Rejection::unschedulable(reason), None));
     }
     // A pod that never preempts waits for no victim: if it does not fit now, its nomination keeps other pods off the node for nothing, and
     // two such pods could wait for each other. Upstream keeps it.
     let is_awaited = |cx: &DryRunCx<'_>, other: &PodInfo| plugin.is_awaited_victim(cx, pod, other);
     preemptor.pod_eligible_to_preempt_others(fit_error.node_codes, is_awaited).map_err(
-        |reason: Reason| no_candidates(Rejection::unschedulable(reason), never_preempts),
+        |reason: Reason| {
+            no_candidates(Rejection::unschedulable(reason), never_preempts.then(Str::default))
+        },
     )?;
-    if n_nodes == 0 {
-        return Err(no_candidates(Failure::new("no nodes available").into(), false));
+    let awaits = |row| plugin.awaits_victim_elsewhere(&preemptor.cx, pod, row);
+    if preemptor.nominated_row(fit_error.node_codes).is_some_and(awaits) {
+        let rejection = Rejection::unschedulable(REASON_VICTIM_ELSEWHERE);
+        return Err(no_candidates(rejection, Some(pod.nominated_node_name.clone())));
     }
-    let found = preemptor.dry_run_preemption(
-        &nodes_where_preemption_might_help(fit_error.node_codes),
-        sample,
-        |run: &mut NodeDryRun<'_>| plugin.select_victims_on_node(run, &budgets),
-    );
-    let DryRunResult { candidates, .. } = &found;
-    if candidates.is_empty() {
+    if n_nodes == 0 {
+        return Err(no_candidates(Failure::new("no nodes available").into(), None));
+    }
+    let rows = nodes_where_preemption_might_help(fit_error.node_codes);
+    let found = plugin.dry_run_preemption(&mut preemptor, &rows, sample, &budgets);
+    if found.candidates.is_empty() {
         let rejection = found.rejection(n_nodes);
         let is_final = !matches!(rejection, Rejection::Failed(_));
-        return Err(no_candidates(rejection, is_final));
+        return Err(no_candidates(rejection, is_final.then(Str::default)));
     }
     Ok(found.candidates)
 }

@@ -8,30 +8,32 @@ use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
 use crate::result::{Failure, Rejection};
 use crate::state::CycleState;
-use crate::world::DryRun;
+use crate::world::{Checkpoint, DryRun};
 
 use super::{
     DisruptionBudgets, FailedScheduling, Victims, compare_pod_importance, has_lower_priority,
 };
 
 /// Upstream's message for a node without pods of lower priority.
-const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
+pub const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
-/// A dry run in which pods are removed from one node and added again, and the corresponding cycle state. Nothing but that state is
-/// copied.
+/// A dry run for one node, in which pods are removed and added again, and the corresponding cycle state. Nothing but that state is
+/// copied. Usually the pods are those of the node; pods of other nodes may be removed, too.
 pub struct NodeDryRun<'a> {
     world: DryRun<'a>,
+    start: Checkpoint,
     row: NodeRow,
     scheduling: FailedScheduling<'a>,
-    /// The pods that were removed and not added again.
-    removed: Vec<Arc<PodInfo>>,
+    /// The pods that were removed and not added again, and their nodes.
+    removed: Vec<(NodeRow, Arc<PodInfo>)>,
     /// Cloned at the first change; a node without potential victims needs no copy.
     cycle: Option<CycleState>,
 }
 
 impl<'a> NodeDryRun<'a> {
     pub(super) fn new(world: DryRun<'a>, row: NodeRow, scheduling: FailedScheduling<'a>) -> Self {
-        NodeDryRun { world, row, scheduling, removed: Vec::new(), cycle: None }
+        let start = world.checkpoint();
+        NodeDryRun { world, start, row, scheduling, removed: Vec::new(), cycle: None }
     }
 
     /// The preemptor.
@@ -61,40 +63,62 @@ impl<'a> NodeDryRun<'a> {
         self.pods().iter().filter(|other| has_lower_priority(other, preemptor)).cloned().collect()
     }
 
-    /// Removes a pod from the node.
+    /// Removes a pod from its node: this one, or another one.
     ///
     /// # Errors
     ///
     /// When a plugin fails to update its cycle state.
     pub fn remove_pod(&mut self, other: &Arc<PodInfo>) -> Result<(), Failure> {
-        if self.world.evict_from(self.row, other) {
-            self.removed.push(other.clone());
-        } else {
-            self.world.evict(&other.uid);
-        }
+        let elsewhere = self.world.nodes().row(&other.node_name).filter(|row| *row != self.row);
+        let mut rows = [Some(self.row), elsewhere].into_iter().flatten();
+        let row = match rows.find(|row| self.world.evict_from(*row, other)) {
+            Some(row) => {
+                self.removed.push((row, other.clone()));
+                row
+            }
+            None => {
+                let row = self.world.row_of_pod(&other.uid).unwrap_or(self.row);
+                self.world.evict(&other.uid);
+                row
+            }
+        };
         let FailedScheduling { filter_runner, pod, cycle, .. } = self.scheduling;
         let cycle = self.cycle.get_or_insert_with(|| cycle.clone());
-        let Some(node) = self.world.node(self.row) else { return Ok(()) };
+        let Some(node) = self.world.node(row) else { return Ok(()) };
         filter_runner.remove_pod(cycle, &self.world, pod, other, node)
     }
 
-    /// Adds a pod to the node, or adds a removed one again.
+    /// Adds a removed pod again, or another pod to the node.
+    ///
+    /// PodTopologySpread, as upstream's, stores the two domains with the fewest matching pods. So that these are right, pods that a
+    /// constraint counts are added again in at most one of its domains; else [undo](NodeDryRun::undo) everything.
     ///
     /// # Errors
     ///
     /// When a plugin fails to update its cycle state.
     pub fn add_pod(&mut self, other: &Arc<PodInfo>) -> Result<(), Failure> {
-        match self.removed.iter().position(|removed| Arc::ptr_eq(removed, other)) {
+        let row = match self.removed.iter().position(|(_, removed)| Arc::ptr_eq(removed, other)) {
             Some(at) => {
-                let pod = self.removed.swap_remove(at);
-                self.world.assume_unassigned(self.row, pod);
+                let (row, pod) = self.removed.swap_remove(at);
+                self.world.assume_unassigned(row, pod);
+                row
             }
-            None => self.world.assume(self.row, other.clone()),
-        }
+            None => {
+                self.world.assume(self.row, other.clone());
+                self.row
+            }
+        };
         let FailedScheduling { filter_runner, pod, cycle, .. } = self.scheduling;
         let cycle = self.cycle.get_or_insert_with(|| cycle.clone());
-        let Some(node) = self.world.node(self.row) else { return Ok(()) };
+        let Some(node) = self.world.node(row) else { return Ok(()) };
         filter_runner.add_pod(cycle, &self.world, pod, other, node)
+    }
+
+    /// Undoes all changes.
+    pub fn undo(&mut self) {
+        self.world.undo_to(self.start);
+        self.removed.clear();
+        self.cycle = None;
     }
 
     /// Whether the preemptor fits on the node now, with and without the pods that are nominated to the node.

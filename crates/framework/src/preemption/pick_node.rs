@@ -2,9 +2,9 @@
 
 use super::{Candidate, Victims};
 
-/// The criteria by which candidates are compared, in order. Smaller is better.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct CandidateCost {
+/// The criteria by which candidates are compared, in order. Smaller is better. One more victim never makes it smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CandidateCost {
     n_violations: usize,
     top_priority: i32,
     /// Each priority is shifted to be non-negative, so that fewer victims always cost less than more victims.
@@ -17,26 +17,29 @@ struct CandidateCost {
 /// Indexes of the candidates that are equally good, and better than all others.
 pub fn pick_best_candidates(candidates: &[Candidate]) -> Vec<usize> {
     let costs: Vec<CandidateCost> =
-        candidates.iter().map(|candidate| cost(&candidate.victims)).collect();
+        candidates.iter().map(|candidate| CandidateCost::new(&candidate.victims)).collect();
     let least = costs.iter().min();
     (0..costs.len()).filter(|at| Some(&costs[*at]) == least).collect()
 }
 
-fn cost(victims: &Victims) -> CandidateCost {
-    let priorities = || victims.pods.iter().map(|pod| pod.template.priority());
-    let highest = priorities().max().unwrap_or(i32::MIN);
-    let most_important = victims.pods.iter().filter(|pod| pod.template.priority() == highest);
-    // A pod that has not started counts as started last.
-    let earliest = most_important
-        .map(|pod| pod.started.map_or(i64::MAX, |started| started.0))
-        .min()
-        .unwrap_or(i64::MAX);
-    CandidateCost {
-        n_violations: victims.n_pdb_violations,
-        // As upstream, the priority of the first victim; the most important victims are first.
-        top_priority: priorities().next().unwrap_or(i32::MIN),
-        sum_of_priorities: priorities().map(|priority| i64::from(priority) + (1 << 31)).sum(),
-        n_victims: victims.pods.len(),
-        earliest_start: earliest.saturating_neg(),
+impl CandidateCost {
+    /// The cost of evicting these victims, the most important of which is first.
+    pub fn new(victims: &Victims) -> CandidateCost {
+        let priorities = || victims.pods.iter().map(|pod| pod.template.priority());
+        let highest = priorities().max().unwrap_or(i32::MIN);
+        let most_important = victims.pods.iter().filter(|pod| pod.template.priority() == highest);
+        // A pod that has not started counts as started last.
+        let earliest = most_important
+            .map(|pod| pod.started.map_or(i64::MAX, |started| started.0))
+            .min()
+            .unwrap_or(i64::MAX);
+        CandidateCost {
+            n_violations: victims.n_pdb_violations,
+            // As upstream, the priority of the first victim; the most important victims are first.
+            top_priority: priorities().next().unwrap_or(i32::MIN),
+            sum_of_priorities: priorities().map(|priority| i64::from(priority) + (1 << 31)).sum(),
+            n_victims: victims.pods.len(),
+            earliest_start: earliest.saturating_neg(),
+        }
     }
 }

@@ -1,7 +1,10 @@
 //! `cargo xtask twin`: random histories in which every decision is compared with a reference that calls every plugin for every node,
-//! and random cases in which the preemption search is compared with a brute-force search over all sets of victims.
+//! and random cases in which the preemption search, of DefaultPreemption or of CrossNodePreemption, is compared with a brute-force search
+//! over all sets of victims.
 
 use anyhow::{Context as _, Result};
+use loadmaster_scheduler_plugins::with_scheduler_plugins;
+use loadmaster_sim::brute_force_preemption::cross_node::{self, CrossNodeStats};
 use loadmaster_sim::brute_force_preemption::{self, BruteForceStats};
 use loadmaster_sim::cases::local_oracle::LocalOracle;
 use loadmaster_sim::cases::{CaseGenerator, CaseSubject};
@@ -24,6 +27,9 @@ pub struct Args {
     /// Run so many small preemption cases instead of histories.
     #[arg(long, value_name = "CASES", conflicts_with = "steps")]
     preemption: Option<u64>,
+    /// Run so many small cases of CrossNodePreemption instead of histories.
+    #[arg(long, value_name = "CASES", conflicts_with_all = ["steps", "pods", "preemption"])]
+    cross_node_preemption: Option<u64>,
 }
 
 /// The values of `--pods`.
@@ -48,6 +54,9 @@ impl Pods {
 pub fn run(args: &Args) -> Result<bool> {
     if let Some(n_cases) = args.preemption {
         return every_eviction(args.seed, n_cases);
+    }
+    if let Some(n_cases) = args.cross_node_preemption {
+        return every_cross_node_eviction(args.seed, n_cases);
     }
     let profiles = TwinProfiles::new(&loadmaster_plugins::in_tree_registry())?;
     for pods in args.pods.pools() {
@@ -117,6 +126,40 @@ fn every_eviction(seed: u64, n_cases: u64) -> Result<bool> {
         "twin: {n_tried} preemption cases from seed {seed}, {} nodes, {} candidates, {} sets of pods tried, {} nodes where removing \
          a pod makes the preemptor infeasible: no difference",
         all.n_nodes, all.n_candidates, all.n_sets, all.n_not_monotone
+    );
+    Ok(true)
+}
+
+/// Generates cases until the pod fitted on no node in `n_cases` of them.
+fn every_cross_node_eviction(seed: u64, n_cases: u64) -> Result<bool> {
+    let registry = with_scheduler_plugins(loadmaster_plugins::in_tree_registry());
+    let ours = LocalOracle::new(registry)?;
+    let mut all = CrossNodeStats::default();
+    for id in 0.. {
+        if all.n_cases as u64 >= n_cases {
+            break;
+        }
+        let case = cross_node::random_case(seed, id);
+        match ours.with_scheduling_input(&case, cross_node::check_by_brute_force)? {
+            Ok(seen) => all.add(seen.unwrap_or_default()),
+            Err(difference) => {
+                println!("case {id} of seed {seed}: {difference}\n{}", case.question());
+                return Ok(false);
+            }
+        }
+    }
+    println!(
+        "twin: {} cases of CrossNodePreemption from seed {seed}, {} nodes, {} candidates, {} with victims on several nodes, {} without \
+         victims on their own node, {} that violate a budget, {} sets of pods tried, {} nodes where removing a pod makes the preemptor \
+         infeasible: no difference",
+        all.n_cases,
+        all.n_nodes,
+        all.n_candidates,
+        all.n_on_several_nodes,
+        all.n_elsewhere,
+        all.n_violating,
+        all.n_sets,
+        all.n_not_monotone
     );
     Ok(true)
 }
