@@ -32,6 +32,7 @@ const STEPS: &[Step] = &[
     Xtask("oracle --apply 5000"),
     Xtask("twin --steps 400000"),
     Xtask("twin --preemption 5000"),
+    Xtask("twin --cross-node-preemption 5000"),
     Xtask("simulate --runs 10000"),
     Xtask("e2e build"),
     Xtask("e2e kubernetes-tests"),

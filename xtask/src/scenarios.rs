@@ -166,7 +166,9 @@ fn recorded(oracle: &mut Oracle, ours: &LocalOracle, file: &File) -> Result<Stri
     let mut answers: Vec<(OracleQuestion, RecordedResult)> = Vec::new();
     for question in file.questions()? {
         let answer = oracle.ask(&question.case.question())?;
-        if answer["error"].is_string() && answer.get("hint").is_none() {
+        let has_failed = answer["error"].is_string() && answer.get("hint").is_none();
+        // Where upstream has no such plugin, that is what is recorded.
+        if has_failed && file.scenario.deviating_result(&question)?.is_none() {
             bail!("{}: steps[{}]: {}", file.name(), question.step, answer["error"]);
         }
         let found = file.scenario.keep_recorded_fragments(

@@ -6,6 +6,7 @@ mod apiserver;
 mod config;
 mod controllers;
 mod coscheduling;
+mod cross_node_preemption;
 mod explain;
 mod explain_live_cluster;
 mod explain_running_scheduler;

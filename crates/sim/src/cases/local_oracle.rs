@@ -20,8 +20,8 @@ use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::plugin_args::decode_json_value;
 use loadmaster_framework::watched_objects::ObjectInfo;
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Cx, CycleState, EventObject, EventResource, FieldError, FitError,
-    Now, PodInfo, PostFilterCx, QueuedPodInfo, QueueingHint, Registry, TemplateError,
+    ActionType, ClusterEvent, Code, Cx, CycleState, EventObject, EventResource, FieldError,
+    FitError, Now, PodInfo, PostFilterCx, QueuedPodInfo, QueueingHint, Registry, TemplateError,
 };
 use loadmaster_stdx::{ErrorChain, Rng};
 use serde_json::{Map, Value, json};
@@ -317,8 +317,6 @@ fn preemption(input: &mut SchedulingInput<'_>, seed: u64) -> Value {
         answer["candidates"] = Value::Object(candidates.collect());
         answer["best"] = json!(shown.best);
     }
-    let member = profile.post_filter.iter().find(|member| member.point.counts_as_preemption());
-    let Some(member) = member else { return answer };
     let filters = ProfileFilters { profile, skipped: &attempted.skipped };
     let verdicts = evaluation.node_codes(world, pod);
     let fit_error = FitError {
@@ -326,19 +324,25 @@ fn preemption(input: &mut SchedulingInput<'_>, seed: u64) -> Value {
         filter_runner: &filters,
         has_preempting_extenders: false,
     };
-    let mut cycle = attempted.cycle.clone();
-    let cx = PostFilterCx::new(world, &mut cycle, &mut states);
-    let step =
-        member.point.post_filter(cx, pod, fit_error, &mut Rng::new(seed), PluginStepInput::Start);
-    let PluginStep::Done(done) = step else { return answer };
-    answer["status"] = match &done.rejection {
-        None => json!({"code": "Success"}),
-        Some(rejection) => {
-            json!({"code": rejection.code().name(), "reasons": rejection.reasons()})
+    let mut reasons: Vec<String> = Vec::new();
+    for member in profile.post_filter.iter().filter(|member| member.point.counts_as_preemption()) {
+        let mut cycle = attempted.cycle.clone();
+        let cx = PostFilterCx::new(world, &mut cycle, &mut states);
+        let rng = &mut Rng::new(seed);
+        let step = member.point.post_filter(cx, pod, fit_error, rng, PluginStepInput::Start);
+        let PluginStep::Done(done) = step else { return answer };
+        if let Some(node) = done.nominated_node {
+            answer["nominated"] = json!(node);
         }
-    };
-    if let Some(node) = done.nominated_node {
-        answer["nominated"] = json!(node);
+        let Some(rejection) = done.rejection else {
+            answer["status"] = json!({"code": "Success"});
+            break;
+        };
+        reasons.extend(rejection.reasons());
+        answer["status"] = json!({"code": rejection.code().name(), "reasons": reasons});
+        if rejection.code() != Code::Unschedulable {
+            break;
+        }
     }
     answer
 }

@@ -18,7 +18,7 @@ pub struct ExpectedPreemption {
     pub candidates: IndexMap<String, CandidateVictims>,
     /// The best candidates, of which one is selected.
     pub best: Vec<String>,
-    /// Why there is no candidate.
+    /// Why there is no candidate, or why the question cannot be answered.
     pub message: Option<String>,
     /// Whether the pod's nominated node is cleared.
     pub clears_nomination: bool,
@@ -41,7 +41,7 @@ impl ExpectedPreemption {
         };
         let candidates = answer["candidates"].as_object().into_iter().flatten();
         let reasons = texts(&answer["status"]["reasons"]).join(", ");
-        let error = answer["cycleError"].as_str().map(str::to_owned);
+        let error = answer["cycleError"].as_str().or_else(|| answer["error"].as_str());
         ExpectedPreemption {
             fits: answer["fits"] == true,
             candidates: candidates
@@ -54,7 +54,9 @@ impl ExpectedPreemption {
                 })
                 .collect(),
             best: texts(&answer["best"]),
-            message: error.or_else(|| Some(reasons).filter(|reasons| !reasons.is_empty())),
+            message: error
+                .map(str::to_owned)
+                .or_else(|| Some(reasons).filter(|reasons| !reasons.is_empty())),
             clears_nomination: answer["nominated"] == "",
         }
     }
