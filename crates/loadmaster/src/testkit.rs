@@ -63,8 +63,8 @@ const START: Now =
 /// A scheduler with a fake API server in memory and virtual time.
 ///
 /// Watch events of different kinds and API replies are delivered in a random order that depends on the seed. Every decision is verified
-/// against per-node evaluation, so that a wrong incremental form of a plugin fails the test. Bound pods run at once, and evicted pods are
-/// removed at once. API calls for pods are carried out; other calls fail with 404. Plugins see the parts of pods and nodes that they
+/// against per-node evaluation, so that a wrong incremental form of a plugin fails the test. Bound pods run at once, and terminating pods are
+/// removed at once, [unless they are kept](TestCluster::keep_terminating_pods). API calls for pods are carried out; other calls fail with 404. Plugins see the parts of pods and nodes that they
 /// [needs](loadmaster_framework::ExtraField); full objects are as they were passed in.
 pub struct TestCluster {
     engine: Engine,
@@ -77,6 +77,7 @@ pub struct TestCluster {
     log_lines: Vec<String>,
     errors: Vec<String>,
     n_pods: u32,
+    keeps_terminating_pods: bool,
 }
 
 impl TestCluster {
@@ -125,6 +126,7 @@ impl TestCluster {
             log_lines: Vec::new(),
             errors: Vec::new(),
             n_pods: 0,
+            keeps_terminating_pods: false,
         })
     }
 
@@ -167,6 +169,13 @@ impl TestCluster {
     /// Deletes a pod, if it exists. Without a namespace the name means `default/NAME`, here and below.
     pub fn delete_pod(&mut self, pod: &str) {
         self.api_server.delete_pod_gracefully(&full_name(pod), self.now.wall);
+    }
+
+    /// With `true`, pods that are deleted or evicted from now on stay as terminating pods, as if their containers did not end; with `false` they
+    /// are removed.
+    pub fn keep_terminating_pods(&mut self, keep: bool) {
+        self.keeps_terminating_pods = keep;
+        self.collect_watch_events();
     }
 
     /// Adds or updates an object of a kind that a plugin watches.
@@ -300,10 +309,9 @@ impl TestCluster {
     }
 
     fn collect_watch_events(&mut self) {
-        // Terminating pods are removed at once.
-        for name in
-            self.api_server.pod_names_matching(|pod| pod.metadata.deletion_timestamp.is_some())
-        {
+        let keeps = self.keeps_terminating_pods;
+        let is_over = |pod: &Pod| !keeps && pod.metadata.deletion_timestamp.is_some();
+        for name in self.api_server.pod_names_matching(is_over) {
             self.api_server.delete_pod(&name);
         }
         for event in self.api_server.take_watch_events() {

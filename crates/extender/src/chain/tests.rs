@@ -317,3 +317,27 @@ fn passwords_are_redacted() {
     let it = extender(json!({"urlPrefix": "http://me:secret@e", "filterVerb": "f"}));
     assert_eq!((&*it.name, &*it.url(Verb::Filter)), ("http://me:***@e", "http://me:secret@e/f"));
 }
+
+/// A plugin may propose victims on other nodes than the candidate; an extender may not.
+#[test]
+fn proposed_victims_may_be_on_other_nodes() {
+    #[track_caller]
+    fn check(proposed: &[&str], returned: &[&str], want: Result<(), &str>) {
+        let victims = |uids: &[&str]| MetaVictims {
+            pods: uids.iter().map(|uid| MetaPod { uid: (*uid).to_owned() }).collect(),
+            num_pdb_violations: 0,
+        };
+        let of_b = |uids| BTreeMap::from([("b".to_owned(), victims(uids))]);
+        let mut chain = PreemptChain::new(of_b(proposed), vec![0]);
+        assert_eq!(chain.next_extender(), Some(0));
+        let result = ExtenderPreemptionResult { node_name_to_meta_victims: of_b(returned) };
+        let handled = chain.handle_response(&caching(), Ok(result), &Cluster);
+        assert_eq!(handled, want.map_err(str::to_owned));
+        assert_eq!(*chain.victims(), of_b(if want.is_ok() { returned } else { proposed }));
+    }
+    let unknown = "extender: http://e/ claims to preempt pod (UID: &{2}) on node: b, but the pod is not found on that node";
+    check(&["3", "1"], &["3", "1"], Ok(()));
+    check(&["3", "1"], &["1"], Ok(()));
+    check(&["1"], &["3"], Ok(()));
+    check(&["3", "1"], &["3", "2"], Err(unknown));
+}

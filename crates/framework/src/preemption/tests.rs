@@ -176,6 +176,44 @@ fn pods_with_a_budget_are_reprieved_first() {
     check(&[one], four, "a: p s (1)");
 }
 
+/// A dry run for one node may also remove pods of other nodes; added again, they are where they were.
+#[test]
+fn a_dry_run_removes_pods_of_other_nodes() {
+    let mut bench = bench();
+    node(&mut bench, "a", &["p 0 4"]);
+    node(&mut bench, "b", &["q 0 3", "r 0 1"]);
+    let before = format!("{:?}", bench.world.nodes());
+    let preemptor = Arc::new(bench.parse_pod(pod("new 9 4")).unwrap());
+    let (cycle, states) = (CycleState::default(), PluginStates::default());
+    let [p, q] = ["p", "q"]
+        .map(|name| bench.world.assigned_pod(&format!("default/{name}")).unwrap().clone());
+    let row = bench.world.nodes().row("a").unwrap();
+    let cx = DryRunCx::new(&mut bench.world, &cycle, &states);
+    let mut preemptor = Preemptor { cx, filter_runner: &CpuOnlyFilter, pod: &preemptor };
+    let mut run = preemptor.new_node_dry_run(row);
+    let names = |run: &NodeDryRun<'_>| {
+        let names = |node: crate::NodeInfo<'_>| {
+            let names: Vec<String> = node.pods().map(|pod| pod.name.to_string()).collect();
+            names.join(" ")
+        };
+        run.cx().world.node_infos().map(names).collect::<Vec<_>>().join(" | ")
+    };
+    run.remove_pod(&q).unwrap();
+    assert_eq!(names(&run), "p | r");
+    assert!(run.preemptor_fits().is_err());
+    run.remove_pod(&p).unwrap();
+    assert_eq!(names(&run), " | r");
+    assert!(run.preemptor_fits().is_ok());
+    run.add_pod(&q).unwrap();
+    assert_eq!(names(&run), " | r q");
+    run.undo();
+    assert_eq!(names(&run), "p | q r");
+    assert!(run.preemptor_fits().is_err());
+    run.remove_pod(&q).unwrap();
+    drop(run);
+    assert_eq!(format!("{:?}", bench.world.nodes()), before);
+}
+
 #[test]
 fn the_dry_run_stops_at_enough_candidates() {
     let mut bench = bench();

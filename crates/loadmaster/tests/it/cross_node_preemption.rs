@@ -1,5 +1,7 @@
 //! CrossNodePreemption in a scheduler, alone and after DefaultPreemption.
 
+use std::time::Duration;
+
 use loadmaster::framework::Rng;
 use loadmaster::testkit::{PluginTestBenchError, PodBuilder, TestCluster, node, pod};
 use loadmaster_scheduler_plugins::cross_node_preemption::{DEF, NAME};
@@ -48,16 +50,16 @@ fn web() -> PodBuilder {
     cluster_made(bare.set_field("/spec/affinity", affinity), "web")
 }
 
-/// DefaultPreemption cannot help: on either node of zone `a` there is one pod that keeps the pod out of the zone.
+/// DefaultPreemption cannot help: on either node of zone `a` there is one pod that keeps the pod out of the zone, and in zone `b` one of
+/// higher priority.
 #[test]
 fn victims_on_several_nodes_are_evicted_and_the_pod_is_bound() -> TestResult {
     for profile in profiles() {
         let mut cluster = cluster(profile)?;
         cluster.create_pod(running("db-0", "db", "a0", 1))?;
         cluster.create_pod(running("db-1", "db", "a1", 2))?;
-        cluster.create_pod(running("db-2", "db", "b0", 3))?;
+        cluster.create_pod(running("db-2", "db", "b0", 9))?;
         cluster.create_pod(running("other", "other", "a1", 0))?;
-        // In zone b one pod of higher priority than both of zone a would have to go.
         cluster.create_pod(web())?;
         cluster.run_until_idle()?;
         let mut events = cluster.take_events();
@@ -93,34 +95,41 @@ fn no_pod_is_evicted_if_one_of_them_has_higher_priority() -> TestResult {
     Ok(())
 }
 
-/// While a victim of an earlier attempt terminates on another node than the nominated one, no other pods are evicted, and the pod stays
-/// nominated, even if DefaultPreemption finds no node.
+/// While victims of an earlier attempt terminate on other nodes than the nominated one, no other pods are evicted, and the pod stays
+/// nominated, even if DefaultPreemption finds no node. Otherwise the plugin alone would evict a cheaper victim that appears meanwhile.
 #[test]
 fn a_preemptor_waits_for_victims_on_other_nodes() -> TestResult {
-    for profile in profiles() {
+    for (profile, is_alone) in profiles().into_iter().zip([true, false]) {
         let mut cluster = cluster(profile)?;
-        let condition = json!([{
-            "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
-            "lastTransitionTime": "2023-11-14T00:00:00Z",
-        }]);
-        let victim = running("db-1", "db", "a1", 1)
-            .set_field("/metadata/deletionTimestamp", "2023-11-14T00:00:00Z")
-            .set_field("/status", json!({"conditions": condition}));
-        cluster.create_pod(victim)?;
-        // Created after the victims were chosen.
-        cluster.create_pod(running("db-0", "db", "a0", 1))?;
-        cluster.create_pod(running("db-2", "db", "b0", 6))?;
-        cluster.create_pod(web().set_field("/status", json!({"nominatedNodeName": "a0"})))?;
+        cluster.upsert_node(node("a2").label("zone", "a"))?;
+        cluster.create_pod(running("db-high", "db", "b0", 9))?;
+        for (db, other, on) in [("db-1", "other-1", "a1"), ("db-2", "other-2", "a2")] {
+            cluster.create_pod(running(db, "db", on, 1))?;
+            // No room for the pod: it is to run on a0.
+            cluster.create_pod(running(other, "other", on, 9).request("cpu", "3"))?;
+        }
+        cluster.keep_terminating_pods(true);
+        cluster.create_pod(web())?;
         cluster.run_until_idle()?;
+        if is_alone {
+            cluster.upsert_node(node("c0").label("zone", "c"))?;
+            cluster.create_pod(running("db-low", "db", "c0", 0))?;
+        }
+        // After this time unschedulable pods are tried again.
+        cluster.advance_time(Duration::from_secs(400))?;
         let message = cluster.pending_message("web").unwrap_or_default();
         let end = "cross-node preemption: not eligible due to a terminating pod on another node.";
         assert!(message.ends_with(end), "{message}");
         let nominated = cluster.engine().world().nominated_node("web");
         assert_eq!(nominated.map(|node| &**node), Some("a0"));
-        assert_eq!(cluster.node_of("db-0").as_deref(), Some("a0"));
-        cluster.delete_pod("db-1");
+        cluster.keep_terminating_pods(false);
         cluster.run_until_idle()?;
-        assert!(cluster.node_of("web").is_some(), "{:?}", cluster.pending_message("web"));
+        assert_eq!(cluster.node_of("web").as_deref(), Some("a0"));
+        let mut events = cluster.take_events();
+        events.retain(|event| event.starts_with("Preempted"));
+        events.sort_unstable();
+        let preempted = |name| format!("Preempted {name}: Preempted by pod web on node a0");
+        assert_eq!(events, [preempted("db-1"), preempted("db-2")]);
     }
     Ok(())
 }
