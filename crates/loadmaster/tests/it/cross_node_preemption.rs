@@ -104,9 +104,9 @@ fn a_preemptor_waits_for_victims_on_other_nodes() -> TestResult {
         cluster.upsert_node(node("a2").label("zone", "a"))?;
         cluster.create_pod(running("db-high", "db", "b0", 9))?;
         for (db, other, on) in [("db-1", "other-1", "a1"), ("db-2", "other-2", "a2")] {
-            cluster.create_pod(running(db, "db", on, 1))?;
+            cluster.create_pod(running(db, "db", on, 1).request("cpu", "500m"))?;
             // No room for the pod: it is to run on a0.
-            cluster.create_pod(running(other, "other", on, 9).request("cpu", "3"))?;
+            cluster.create_pod(running(other, "other", on, 9).request("cpu", "3500m"))?;
         }
         cluster.keep_terminating_pods(true);
         cluster.create_pod(web())?;
