@@ -19,4 +19,6 @@ pub mod serve;
 mod startup;
 
 pub use load_config::{LoadConfigError, LoadedConfig};
-pub use startup::{CompletedConfig, EarlyExit, StartupConfig, load_startup_config};
+pub use startup::{
+    CompletedConfig, EarlyExit, StartupConfig, load_startup_config, load_startup_config_or,
+};

@@ -67,6 +67,19 @@ impl Options {
     /// of the deprecated flags and the leader election flags; with a file, only leader election flags
     /// that were set override it.
     pub fn load_config(&self, registry: &Registry) -> Result<LoadedConfig, LoadConfigError> {
+        self.load_config_or(registry, None)
+    }
+
+    /// The same, with a configuration that counts as the file of `--config` if the flag is not set.
+    ///
+    /// # Errors
+    ///
+    /// As [`Options::load_config`].
+    pub fn load_config_or(
+        &self,
+        registry: &Registry,
+        default: Option<&Document>,
+    ) -> Result<LoadedConfig, LoadConfigError> {
         let errors = self.validate();
         if !errors.is_empty() {
             return Err(LoadConfigError::Flags(errors));
@@ -76,18 +89,22 @@ impl Options {
             Versions::parse(&features.emulated_version, &features.min_compatibility_version)?;
         let gates = features.feature_gates.iter().map(String::as_str);
         let gates = AllFeatureGates::parse(gates).map_err(LoadConfigError::Gates)?;
-        let CheckedConfiguration { config, profiles, notes } = if self.misc.config.is_empty() {
-            check_default_configuration_with_overrides(registry, &gates, |config| {
+        let document = match &*self.misc.config {
+            "" => default.cloned(),
+            file => Some(Document::read(file, Some(CONFIG_BYTES_MAX))?),
+        };
+        let CheckedConfiguration { config, profiles, notes } = match document {
+            None => check_default_configuration_with_overrides(registry, &gates, |config| {
                 self.apply_deprecated(config);
                 self.apply_leader_election(config);
             })
-            .map_err(LoadConfigError::Fields)?
-        } else {
-            let document = Document::read(&self.misc.config, Some(CONFIG_BYTES_MAX))?;
-            check_configuration_with_overrides(&document, registry, &gates, |config| {
-                self.apply_leader_election(config)
-            })
-            .map_err(LoadConfigError::File)?
+            .map_err(LoadConfigError::Fields)?,
+            Some(document) => {
+                check_configuration_with_overrides(&document, registry, &gates, |config| {
+                    self.apply_leader_election(config)
+                })
+                .map_err(LoadConfigError::File)?
+            }
         };
         Ok(LoadedConfig {
             config,

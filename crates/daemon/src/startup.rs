@@ -20,6 +20,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use loadmaster_api::document::Document;
 use loadmaster_framework::Registry;
 use loadmaster_stdx::ErrorChain;
 use tracing::subscriber::SetGlobalDefaultError;
@@ -86,14 +87,29 @@ pub fn load_startup_config(
     flags: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     registry: &Registry,
 ) -> Result<StartupConfig, EarlyExit> {
+    load_startup_config_or(program, flags, registry, None)
+}
+
+/// The same, with a configuration that counts as the file of `--config` if the flag is not set.
+///
+/// # Errors
+///
+/// As [`load_startup_config`].
+pub fn load_startup_config_or(
+    program: &Program,
+    flags: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    registry: &Registry,
+    default_config: Option<&Document>,
+) -> Result<StartupConfig, EarlyExit> {
     let failed = |text: String| EarlyExit::Failed(text);
     let options = match parse_flags(program, flags) {
         Ok(ParsedCommandLine::Run(options)) => *options,
         Ok(ParsedCommandLine::Print(text)) => return Err(EarlyExit::Done(text)),
         Err(error) => return Err(failed(error.to_string())),
     };
-    let loaded =
-        options.load_config(registry).map_err(|error| failed(ErrorChain(&error).to_string()))?;
+    let loaded = options
+        .load_config_or(registry, default_config)
+        .map_err(|error| failed(ErrorChain(&error).to_string()))?;
     let log_settings = LogSettings::from_flags(&options.logs, &loaded.gates)
         .map_err(|errors| failed(errors.join("\n")))?;
     let version = &options.reported_version;

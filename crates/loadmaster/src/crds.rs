@@ -2,7 +2,9 @@
 
 use std::io::Write;
 
+use loadmaster_api::document::{Document, LocatedError};
 use loadmaster_scheduler_plugins::custom_resource_definitions::CUSTOM_RESOURCE_DEFINITIONS;
+use serde_json::Value;
 
 use crate::exit::{CommandResult, Exit};
 
@@ -10,8 +12,14 @@ use crate::exit::{CommandResult, Exit};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   loadmaster crds | kubectl apply -f -
-  loadmaster crds > crds.yaml && loadmaster up -f crds.yaml -f gang.yaml")]
+  loadmaster crds > crds.yaml")]
 pub(crate) struct Args {}
+
+/// The definitions as objects. An error would be a mistake in a definition.
+pub(crate) fn definitions() -> Result<Vec<Value>, LocatedError> {
+    let document = Document::new("crds", CUSTOM_RESOURCE_DEFINITIONS.join("---\n"));
+    document.decode_values()
+}
 
 pub(crate) fn run(_: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
     for (nth, definition) in CUSTOM_RESOURCE_DEFINITIONS.iter().enumerate() {

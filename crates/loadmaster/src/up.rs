@@ -8,8 +8,10 @@ mod dashboard;
 mod manifests;
 mod pod_counts;
 mod progress_lines;
+mod quotas_sample;
 mod recent_decisions;
 mod sample_workload;
+mod samples;
 mod storage;
 mod summary;
 
@@ -23,6 +25,7 @@ use loadmaster_framework::Registry;
 use loadmaster_stdx::Rng;
 use serde_json::Value;
 
+use crate::crds;
 use crate::embedded::{HistoryLimits, ServerArgs};
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr};
 use crate::input::ConfigArgs;
@@ -34,6 +37,7 @@ use cluster::{LocalCluster, Simulation, prepare_scheduler};
 use cluster_driver::ClusterDriver;
 use manifests::{Manifest, Notes};
 use sample_workload::{Action, Churn, Millis};
+use samples::Sample;
 
 /// Run a cluster in one process and show how its pods are scheduled.
 ///
@@ -49,13 +53,18 @@ use sample_workload::{Action, Churn, Millis};
   loadmaster up
   loadmaster up --nodes 5000 --exit-when-settled
   loadmaster up -f manifests/ --nodes 50
+  loadmaster up --sample quotas
   loadmaster up --stay --port 6443 --kubeconfig test.kubeconfig &
   kubectl get nodes,deployments -A -o yaml | loadmaster up -f -")]
 pub(crate) struct Args {
     /// Manifests to create: a file, a directory, or `-` for standard input. May be repeated.
     #[arg(short, long = "filename", value_name = "FILE")]
     file: Vec<String>,
-    /// The number of sample nodes [default: 100; with -f: 0 if the files contain nodes, else 10].
+    /// What the cluster runs without -f: nodes, a workload, and the scheduler's configuration for it, which --config replaces
+    /// [default: default].
+    #[arg(long, value_name = "SAMPLE", conflicts_with = "file")]
+    sample: Option<Sample>,
+    /// The number of sample nodes [default: that of the sample; with -f: 0 if the files contain nodes, else 10].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     nodes: Option<u32>,
     #[command(flatten)]
@@ -78,7 +87,6 @@ pub(crate) struct Args {
     stay: bool,
 }
 
-const N_SAMPLE_NODES: u32 = 100;
 const N_NODES_FOR_FILES: u32 = 10;
 
 /// The initial content of the cluster, and its workload.
@@ -98,7 +106,8 @@ pub(crate) fn run(
     let interactive = terminal::is_interactive();
     let run_until_stopped = args.stay || interactive && !args.exit_when_settled;
     // All input is validated before anything is started.
-    let scheduler = prepare_scheduler(&args.config, args.check, registry)?;
+    let default_config = sample(args).and_then(Sample::scheduler_configuration);
+    let scheduler = prepare_scheduler(&args.config, default_config.as_ref(), args.check, registry)?;
     let stages = args.machines.stages()?;
     let content = content(args, run_until_stopped)?;
     let embedded = args.server.start_api_server(history(args, content.nodes.len()))?;
@@ -106,7 +115,9 @@ pub(crate) fn run(
         InProcessApiClient::new(embedded.server().clone(), embedded.runtime().handle().clone());
     create_nodes(&mut api, &content)?;
     let csi_driver = CsiDriver::default();
-    storage::create(&mut api, &csi_driver, &content.manifests)
+    let mut objects = crds::definitions().map_err(Failure::invalid_input)?;
+    objects.extend(storage::objects(&csi_driver, &content.manifests));
+    manifests::create_unless_given(&mut api, objects, &content.manifests)
         .map_err(|error| Failure::invalid_input(error.message))?;
     print_notes(&manifests::create(&mut api, content.manifests, embedded.has_data())?);
     let simulation = Simulation { stages, csi_driver, seed: args.seed };
@@ -129,23 +140,28 @@ pub(crate) fn run(
     })
 }
 
+/// The sample that the cluster runs; none with manifests.
+fn sample(args: &Args) -> Option<Sample> {
+    args.file.is_empty().then(|| args.sample.unwrap_or_default())
+}
+
 /// Reads the manifests, or builds the sample workload.
 fn content(args: &Args, run_until_stopped: bool) -> CommandResult<Content> {
-    if args.file.is_empty() {
-        let n_nodes = args.nodes.unwrap_or(N_SAMPLE_NODES);
-        let sample = sample_workload::workload(n_nodes).map_err(Failure::invalid_input)?;
+    if let Some(sample) = sample(args) {
+        let n_nodes = args.nodes.unwrap_or_else(|| sample.n_nodes());
+        let workload = sample.workload(n_nodes).map_err(Failure::invalid_input)?;
         let rng = Rng::new(args.seed).split("churn");
-        let churn = run_until_stopped.then(|| Churn::new(rng, n_nodes, &sample));
-        let objects = sample.objects.into_iter();
+        let churn = run_until_stopped.then(|| sample.churn(rng, n_nodes, &workload)).flatten();
+        let objects = workload.objects.into_iter();
         let at_once = objects.map(|object| (0, Action::Create(Box::new(object))));
-        let arrivals = at_once.chain(sample.arrivals).collect();
-        let nodes = nodes(args, n_nodes)?;
+        let arrivals = at_once.chain(workload.arrivals).collect();
+        let nodes = nodes(args, sample, n_nodes)?;
         return Ok(Content { nodes, manifests: Vec::new(), arrivals, churn });
     }
     let manifests = manifests::read(&args.file)?;
     let has_nodes = manifests.iter().any(|it| it.object["kind"] == "Node");
     let n_nodes = args.nodes.unwrap_or(if has_nodes { 0 } else { N_NODES_FOR_FILES });
-    let nodes = nodes(args, n_nodes)?;
+    let nodes = nodes(args, Sample::Default, n_nodes)?;
     Ok(Content { nodes, manifests, arrivals: Vec::new(), churn: None })
 }
 
@@ -156,7 +172,7 @@ fn history(args: &Args, n_nodes: usize) -> HistoryLimits {
     if !args.file.is_empty() {
         return usual;
     }
-    let scale = (n_nodes / N_SAMPLE_NODES as usize).max(1);
+    let scale = (n_nodes / sample_workload::N_NODES as usize).max(1);
     let limits = StoreLimits {
         n_changes_max: scale.saturating_mul(20_000).min(usual.limits.n_changes_max),
         superseded_bytes_max: scale.saturating_mul(4 << 20).min(usual.limits.superseded_bytes_max),
@@ -165,9 +181,9 @@ fn history(args: &Args, n_nodes: usize) -> HistoryLimits {
 }
 
 /// Sample nodes, or nodes from the template.
-fn nodes(args: &Args, n: u32) -> CommandResult<Vec<Value>> {
+fn nodes(args: &Args, sample: Sample, n: u32) -> CommandResult<Vec<Value>> {
     if args.machines.node_template.is_none() {
-        return Ok(sample_workload::nodes(n).collect());
+        return Ok(sample.nodes(n));
     }
     let nodes = args.machines.nodes(n)?.into_iter().map(serde_json::to_value);
     nodes.collect::<Result<_, _>>().map_err(Failure::invalid_input)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use loadmaster_api::document::Document;
 use loadmaster_client::{Cluster as ClusterClient, ClusterOptions, ConnectError};
 use loadmaster_controllers::csi::CsiDriver;
 use loadmaster_controllers::kubelet::stage::Stage;
@@ -15,7 +16,7 @@ use loadmaster_daemon::flags::Program;
 use loadmaster_daemon::metrics::Metrics;
 use loadmaster_daemon::run::service::Service;
 use loadmaster_daemon::run::{EmbeddedScheduler, QueryOutcome};
-use loadmaster_daemon::{EarlyExit, StartupConfig, load_startup_config};
+use loadmaster_daemon::{EarlyExit, StartupConfig, load_startup_config_or};
 use loadmaster_framework::Registry;
 use loadmaster_stdx::ErrorChain;
 use tokio::sync::oneshot;
@@ -60,9 +61,10 @@ pub(super) struct Simulation {
     pub seed: u64,
 }
 
-/// Reads and validates the scheduler's configuration.
+/// Reads and validates the scheduler's configuration; `default_config` is used without `--config`.
 pub(super) fn prepare_scheduler(
     config: &ConfigArgs,
+    default_config: Option<&Document>,
     check_every: u64,
     registry: &Registry,
 ) -> CommandResult<PreparedScheduler> {
@@ -77,8 +79,9 @@ pub(super) fn prepare_scheduler(
     for gates in config.gates.flag_values() {
         flag(format!("--feature-gates={gates}"));
     }
+    let program = Program::kube_scheduler();
     let mut plan =
-        load_startup_config(&Program::kube_scheduler(), flags, registry).map_err(stopped)?;
+        load_startup_config_or(&program, flags, registry, default_config).map_err(stopped)?;
     let connection = &mut plan.loaded.config.client_connection;
     // No client-side rate limit for the embedded server.
     (connection.qps, connection.burst) = (-1.0, 0);

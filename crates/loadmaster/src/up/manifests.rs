@@ -97,6 +97,25 @@ pub(super) struct Notes {
     pub namespaces: BTreeSet<String>,
 }
 
+/// Creates objects that the cluster has unless the manifests contain objects of these names, or an earlier run created them.
+pub(super) fn create_unless_given(
+    api: &mut InProcessApiClient,
+    objects: Vec<Value>,
+    manifests: &[Manifest],
+) -> Result<(), RequestError> {
+    let is_given = |object: &Value| {
+        let name = |it: &Value| (it["kind"].clone(), it["metadata"]["name"].clone());
+        manifests.iter().any(|it| name(&it.object) == name(object))
+    };
+    for object in objects.iter().filter(|object| !is_given(object)) {
+        match api.create(object) {
+            Err(error) if !error.already_exists() => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Creates all objects, dependencies first. With `again`, existing objects are not changed.
 ///
 /// # Errors

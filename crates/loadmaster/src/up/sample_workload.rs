@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 const GPU: &str = "nvidia.com/gpu";
 
 /// The number of nodes for which the replicas in `sample.yaml` are chosen.
-const N_NODES: u32 = 100;
+pub(super) const N_NODES: u32 = 100;
 
 /// Workloads with fewer replicas than this are not scaled with the number of nodes.
 const SCALED_FROM: u64 = 20;
@@ -157,13 +157,21 @@ pub(super) enum Action {
     RemoveNode(String),
 }
 
-/// The sample workload: objects that are created at once, and objects that are created later.
+/// A sample workload: objects that are created at once, and objects that are created later.
 pub(super) struct SampleWorkload {
-    /// Namespaces and priority classes.
+    /// Namespaces, and objects that others need.
     pub objects: Vec<Value>,
     /// Workloads and pods with their creation times.
     pub arrivals: Vec<(Millis, Action)>,
+    /// The Job after which churn models its Jobs.
     nightly: Option<Value>,
+}
+
+impl SampleWorkload {
+    /// A workload without churn.
+    pub fn new(objects: Vec<Value>, arrivals: Vec<(Millis, Action)>) -> SampleWorkload {
+        SampleWorkload { objects, arrivals, nightly: None }
+    }
 }
 
 /// Builds the sample workload for this many nodes. An error would be a mistake in `sample.yaml`.
