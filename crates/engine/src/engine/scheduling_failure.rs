@@ -24,15 +24,24 @@ use crate::time::Now;
 /// Longest note of an Event, in bytes (upstream's `NoteLengthLimit`).
 const NOTE_LEN_MAX: usize = 1024;
 
-/// The last diagnosis: pods with equal keys get the same one while the world does not change.
+/// The last diagnosis: pods with equal keys get the same one while the world does not change, unless it names the pod.
 pub(super) struct CachedDiagnosis {
     profile_idx: ProfileIdx,
     combination: CombinationId,
     /// Decides which nominated pods count.
     priority: i32,
-    /// Version of the world, number of nominations so far, and version of the plugins' states.
-    state: (u64, u64, u64),
+    state: DiagnosedState,
     unschedulable: Arc<UnschedulableAttempt>,
+}
+
+/// What a diagnosis was made of.
+#[derive(PartialEq, Eq)]
+struct DiagnosedState {
+    next_change: u64,
+    nominations: u64,
+    plugin_states: u64,
+    /// Version of the objects that keys in the pod's namespace depend on, which plugins also read in their messages.
+    keys: u64,
 }
 
 impl Engine {
@@ -74,9 +83,12 @@ impl Engine {
     ) -> Arc<UnschedulableAttempt> {
         let pod = &queued.info.pod;
         let profile_scheduler = &mut self.profiles[queued.profile_idx.0 as usize];
-        let states_version = profile_scheduler.scheduler.plugin_states().version();
-        let state =
-            (self.world.next_change_seq(), self.world.nominations_version(), states_version);
+        let state = DiagnosedState {
+            next_change: self.world.next_change_seq(),
+            nominations: self.world.nominations_version(),
+            plugin_states: profile_scheduler.scheduler.plugin_states().version(),
+            keys: self.world.key_version(&pod.template.namespace),
+        };
         let may_share = extended.is_empty()
             && pod.nominated_node_name.is_empty()
             && pod.node_name.is_empty()
@@ -96,8 +108,9 @@ impl Engine {
         let evaluation = &attempted.evaluation;
         let diagnosis = Diagnosis::new(&profile_scheduler.profile, &self.world, pod, evaluation);
         let reasons = Arc::new(RejectionSummary::from_evaluation(&self.world, evaluation));
+        let names_pod = diagnosis.message.contains(&*pod.name);
         let unschedulable = Arc::new(UnschedulableAttempt { attempted, diagnosis, reasons });
-        if let Some(combination) = combination {
+        if let Some(combination) = combination.filter(|_| !names_pod) {
             let unschedulable = unschedulable.clone();
             self.last_diagnosis = Some(CachedDiagnosis {
                 profile_idx: queued.profile_idx,

@@ -42,6 +42,7 @@ mod pod_index;
 mod queue_sort;
 mod reserve_permit_pre_bind;
 mod scheduling_state;
+mod shared_diagnosis;
 mod stuck_plugins;
 mod time_and_deadlines;
 

@@ -100,6 +100,8 @@ impl ClusterDriver {
         while self.actions.front().is_some_and(|(at_ms, _)| *at_ms <= now_ms) {
             if let Some((_, action)) = self.actions.pop_front() {
                 self.carry_out(action);
+                // Its effects are yet to come.
+                self.last.1 = Instant::now();
             }
         }
         let counts = self.cluster.counts();

@@ -13,8 +13,9 @@ use super::pod_counts::PodsOfOtherSchedulers;
 /// The zone label of nodes.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// A message without digits: messages that differ in numbers only are grouped.
-fn without_numbers(message: &str) -> String {
+/// A message without digits and without the name of its pod: messages that differ only in these are grouped.
+fn without_numbers_and_name(message: &str, pod: &PodInfo) -> String {
+    let message = message.replace(&*pod.name, "");
     message.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
@@ -200,7 +201,7 @@ fn pending(engine: &Engine) -> (Vec<PendingGroup>, usize) {
     }
     let mut groups: BTreeMap<(bool, String), (usize, &PodInfo, Cow<'_, str>)> = BTreeMap::new();
     for ((is_gated, why), (n_pods, example)) in by_message {
-        let group = groups.entry((is_gated, without_numbers(&why)));
+        let group = groups.entry((is_gated, without_numbers_and_name(&why, example)));
         let group = group.or_insert_with(|| (0, example, why.clone()));
         group.0 += n_pods;
         if name_of(example) < name_of(group.1) {
