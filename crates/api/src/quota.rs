@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-pub use self::pod::{missing_quota_resources, sum_over_containers};
+pub use self::pod::{missing_quota_resources, pod_requests, sum_over_containers};
 use crate::Quantity;
 use crate::resource_names::is_native_resource_name;
 

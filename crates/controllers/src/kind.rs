@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::cache::{Cache, Store, StoredObject};
 use crate::dynamic_kind::{DynamicKind, PartialObjectMetadata};
+use crate::elastic_quota::ElasticQuota;
 use crate::pod_group::PodGroup;
 
 /// A typed object of a built-in kind.
@@ -334,6 +335,7 @@ kinds! {
     VolumeAttachment volume_attachments storage::VolumeAttachment,
         index |attachment| Some(&attachment.spec.node_name);
     PodGroup pod_groups PodGroup;
+    ElasticQuota elastic_quotas ElasticQuota;
 }
 
 impl Kind {

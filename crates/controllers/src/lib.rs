@@ -14,6 +14,7 @@
 //! | [`kubelet`] | simulated kubelets |
 //! | [`csi`] | simulated CSI drivers |
 //! | [`pod_group`] | PodGroups of scheduler-plugins |
+//! | [`elastic_quota`] | ElasticQuotas of scheduler-plugins |
 //!
 //! A controller is a pure function from the cache to requests. The runner does the rest: it retries what failed,
 //! and reconciles a key again only when the cache shows the controller's own writes.
@@ -23,6 +24,7 @@ pub mod controller;
 pub mod csi;
 pub mod driver;
 pub mod dynamic_kind;
+pub mod elastic_quota;
 pub mod kind;
 pub mod kubelet;
 pub mod manager;
@@ -34,6 +36,7 @@ pub mod served_kinds;
 
 mod claim_events;
 mod cron_job;
+mod custom_resource;
 mod daemon_set;
 mod deployment;
 mod disruption;

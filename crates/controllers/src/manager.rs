@@ -6,6 +6,7 @@ use crate::csi::{CsiDriver, VolumeAttachmentController, VolumeProvisioner};
 use crate::daemon_set::DaemonSetController;
 use crate::deployment::DeploymentController;
 use crate::disruption::DisruptionController;
+use crate::elastic_quota::ElasticQuotaController;
 use crate::ephemeral_volume::EphemeralVolumeController;
 use crate::garbage_collector::GarbageCollector;
 use crate::job::JobController;
@@ -58,9 +59,9 @@ pub fn all_controllers(options: ControllerOptions) -> Vec<Box<dyn Controller>> {
     ]
 }
 
-/// The controllers of scheduler-plugins: PodGroups. They do nothing while the definitions of their kinds are not installed.
+/// The controllers of scheduler-plugins: PodGroups and ElasticQuotas. They do nothing while the definitions of their kinds are not installed.
 pub fn scheduler_plugins_controllers() -> Vec<Box<dyn Controller>> {
-    vec![Box::new(PodGroupController)]
+    vec![Box::new(PodGroupController), Box::<ElasticQuotaController>::default()]
 }
 
 #[cfg(test)]

@@ -12,71 +12,23 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
-use loadmaster_scheduler_plugins::pod_group::{
-    GROUP, LABEL, PodGroupSpec, PodGroupStatus, VERSION,
-};
-use serde::ser::SerializeStruct as _;
-use serde::{Deserialize, Serialize, Serializer};
+use loadmaster_scheduler_plugins::pod_group::{LABEL, PodGroupSpec, PodGroupStatus};
 use serde_json::{Map, Value, json};
 
 use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
+use crate::custom_resource::custom_resource;
 use crate::kind::{Key, Kind};
 use crate::meta::label_value;
 use crate::request::{ControllerRequest, Patch};
 use crate::workload::phase;
 
-/// A PodGroup.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub struct PodGroup {
-    /// Its metadata.
-    pub metadata: ObjectMeta,
-    /// How it is scheduled.
-    pub spec: Option<PodGroupSpec>,
-    /// What this controller has observed.
-    pub status: Option<PodGroupStatus>,
-}
-
-impl Serialize for PodGroup {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("PodGroup", 5)?;
-        object.serialize_field("apiVersion", Self::API_VERSION)?;
-        object.serialize_field("kind", Self::KIND)?;
-        object.serialize_field("metadata", &self.metadata)?;
-        match &self.spec {
-            Some(spec) => object.serialize_field("spec", spec)?,
-            None => object.skip_field("spec")?,
-        }
-        match &self.status {
-            Some(status) => object.serialize_field("status", status)?,
-            None => object.skip_field("status")?,
-        }
-        object.end()
-    }
-}
-
-impl Resource for PodGroup {
-    const API_VERSION: &'static str = "scheduling.x-k8s.io/v1alpha1";
-    const GROUP: &'static str = GROUP;
-    const KIND: &'static str = "PodGroup";
-    const VERSION: &'static str = VERSION;
-    const URL_PATH_SEGMENT: &'static str = "podgroups";
-    type Scope = NamespaceResourceScope;
-}
-
-impl Metadata for PodGroup {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+custom_resource!(
+    /// A PodGroup.
+    PodGroup("podgroups"),
+    spec: PodGroupSpec,
+    status: PodGroupStatus,
+);
 
 /// The controller of PodGroups. A key is a PodGroup.
 #[derive(Debug, Default)]
@@ -209,7 +161,7 @@ fn status_patch(old: &PodGroupStatus, new: &PodGroupStatus) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use k8s_openapi::Resource as _;
 
     use super::*;
     use crate::testkit::ControllerBench;

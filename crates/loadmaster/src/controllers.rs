@@ -31,9 +31,9 @@ const LEASE_TIMING: LeaderElectionTiming = LeaderElectionTiming {
     retry_period: Duration::from_secs(2),
 };
 
-/// Run the controllers of scheduler-plugins: write the status of PodGroups.
+/// Run the controllers of scheduler-plugins: write the status of PodGroups and ElasticQuotas.
 ///
-/// The scheduler does not need them. They wait until the definition of PodGroups is installed (`loadmaster crds`). `/metrics` is served on
+/// The scheduler does not need them. They wait until the definitions of these kinds are installed (`loadmaster crds`). `/metrics` is served on
 /// --metricsAddr, `/healthz` and `/readyz` on --probeAddr. Stop with Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:

@@ -13,6 +13,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::elastic_quota::{ElasticQuotaSpec, ElasticQuotaStatus, elastic_quotas};
     use crate::pod_group::{self, PodGroupSpec, PodGroupStatus};
 
     fn definition(nth: usize) -> Value {
@@ -48,12 +49,26 @@ mod tests {
     }
 
     #[test]
+    fn the_schema_of_elastic_quotas_has_the_fields_of_the_types() {
+        let definition = definition(1);
+        let spec = json!({"min": {"cpu": "1"}, "max": {"cpu": "2"}});
+        let read: ElasticQuotaSpec = serde_json::from_value(spec.clone()).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), spec);
+        assert_eq!(keys(properties(&definition, "spec")), keys(&spec));
+        let status = json!({"used": {"cpu": "1"}});
+        let read: ElasticQuotaStatus = serde_json::from_value(status.clone()).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), status);
+        assert_eq!(keys(properties(&definition, "status")), keys(&status));
+    }
+
+    #[test]
     fn names_agree_with_the_kinds_that_plugins_watch() {
-        let definition = definition(0);
-        let kind = pod_group::pod_groups();
-        assert_eq!(definition["spec"]["group"], *kind.group);
-        assert_eq!(definition["spec"]["names"]["plural"], *kind.resource);
-        assert_eq!(definition["spec"]["versions"][0]["name"], *kind.version);
+        for (nth, kind) in [pod_group::pod_groups(), elastic_quotas()].iter().enumerate() {
+            let definition = definition(nth);
+            assert_eq!(definition["spec"]["group"], *kind.group);
+            assert_eq!(definition["spec"]["names"]["plural"], *kind.resource);
+            assert_eq!(definition["spec"]["versions"][0]["name"], *kind.version);
+        }
     }
 
     #[test]

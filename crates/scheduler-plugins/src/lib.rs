@@ -8,6 +8,7 @@ pub mod capacity_scheduling;
 pub mod coscheduling;
 pub mod cross_node_preemption;
 pub mod custom_resource_definitions;
+pub mod elastic_quota;
 pub mod node_resources_allocatable;
 mod normalized_node_score;
 pub mod pod_group;

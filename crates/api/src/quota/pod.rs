@@ -76,6 +76,11 @@ fn has_ended(pod: &Value, now: Timestamp) -> bool {
     gone.is_some_and(|gone| now > gone)
 }
 
+/// The requests of a pod as a whole, by the names of the resources.
+pub fn pod_requests(pod: &Value) -> ResourceAmounts {
+    total(pod, "requests")
+}
+
 /// Requests or limits of a pod as a whole.
 fn total(pod: &Value, field: &str) -> ResourceAmounts {
     let spec = &pod["spec"];
