@@ -181,7 +181,7 @@ pub fn world(n_nodes: u32, kind: Kind) -> anyhow::Result<World> {
 }
 
 /// A pod of the StatefulSet `db`, without what is different in each.
-fn stateful_pod() -> anyhow::Result<Pod> {
+pub fn stateful_pod() -> anyhow::Result<Pod> {
     let mut manifest =
         pod(json!({"app": "db", "controller-revision-hash": "db-5d9c8"}), 50, json!({}));
     manifest["metadata"]["ownerReferences"] = json!([{
@@ -195,6 +195,18 @@ fn stateful_pod() -> anyhow::Result<Pod> {
         })
         .into();
     Ok(serde_json::from_value(manifest)?)
+}
+
+/// The pod with this ordinal of the StatefulSet.
+pub fn nth_stateful_pod(first: &Pod, ordinal: u64) -> Pod {
+    let mut pod = first.clone();
+    let ordinal = ordinal.to_string();
+    let labels = std::mem::take(&mut pod.metadata.labels);
+    pod.metadata.labels = labels
+        .with("apps.kubernetes.io/pod-index", Str::new(&ordinal))
+        .with("statefulset.kubernetes.io/pod-name", Str::new(&format!("db-{ordinal}")));
+    pod.spec.volumes[0].name = Str::new(&format!("kube-api-access-{ordinal}"));
+    pod
 }
 
 /// A node of one of eight sizes, 4 to 32 CPUs.
@@ -316,13 +328,7 @@ impl Source {
                 world.parse_pod(&pod)?.template
             }
             Kind::StatefulSet => {
-                let mut pod = self.stateful.clone();
-                let ordinal = self.n_made.to_string();
-                let labels = std::mem::take(&mut pod.metadata.labels);
-                pod.metadata.labels = labels
-                    .with("apps.kubernetes.io/pod-index", Str::new(&ordinal))
-                    .with("statefulset.kubernetes.io/pod-name", Str::new(&format!("db-{ordinal}")));
-                pod.spec.volumes[0].name = Str::new(&format!("kube-api-access-{ordinal}"));
+                let pod = nth_stateful_pod(&self.stateful, self.n_made.into());
                 world.parse_pod(&pod)?.template
             }
             Kind::RoundRobin => self.pool[self.n_made as usize % self.pool.len()].clone(),

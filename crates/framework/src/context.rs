@@ -61,6 +61,14 @@ macro_rules! readers {
         ) -> &$lifetime $crate::pod_sums::PodSum {
             self.world.pod_sum(sums, key)
         }
+
+        /// The sums over all namespaces that have an object of the plugin's kind.
+        pub fn namespace_total(
+            &self,
+            sums: &$crate::pod_sums::NamespaceSums,
+        ) -> &$lifetime $crate::pod_sums::NamespaceTotal {
+            self.world.namespace_total(sums)
+        }
     };
 }
 

@@ -70,7 +70,7 @@ pub use plugin_log::{PluginLogger, PodLogger};
 pub use plugin_metrics::{PluginCounter, PluginGauge, PluginHistogram};
 pub use pod_index::{IndexedPods, PodIndex, PodIndexKey};
 pub use pod_info::{ClaimName, PodInfo, QueuedPodInfo};
-pub use pod_sums::{PodSum, PodSums};
+pub use pod_sums::{NamespaceSums, NamespaceTotal, PodSum, PodSums};
 pub use rbac::PolicyRule;
 pub use registry::{BuiltPlugin, BuiltPlugins, ExtensionPoints, ExtraField, PluginDef, Registry};
 pub use resources::Resources;

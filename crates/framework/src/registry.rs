@@ -23,7 +23,7 @@ use crate::plugin_metrics::{
 };
 use crate::pod_index::{PodIndex, PodIndexKey};
 use crate::pod_info::PodInfo;
-use crate::pod_sums::{PodSums, PodSumsDef};
+use crate::pod_sums::{NamespaceSums, PodSums, PodSumsDef};
 use crate::rbac::PolicyRule;
 use crate::resources::Resources;
 use crate::state::{
@@ -424,6 +424,19 @@ impl ExtensionPoints {
         amounts: impl Fn(&PodInfo) -> Resources + Send + Sync + 'static,
     ) -> PodSums<K> {
         let (sums, def) = PodSumsDef::new(key, amounts);
+        self.pod_sums.push(def);
+        sums
+    }
+
+    /// Declares sums of the requests of assigned pods by namespace, and their total over the namespaces that have an object of a watched
+    /// kind, such as a quota, which the plugin reads with [`crate::Cx::namespace_total`]. Reading it costs the same however many objects
+    /// there are. `amounts` are also summed, of the first object by name in each of these namespaces.
+    pub fn sum_pods_by_namespace<T: 'static>(
+        &mut self,
+        objects: &ObjectSlot<T>,
+        amounts: impl Fn(&T) -> Resources + Send + Sync + 'static,
+    ) -> NamespaceSums {
+        let (sums, def) = PodSumsDef::by_namespace(objects, amounts);
         self.pod_sums.push(def);
         sums
     }

@@ -28,7 +28,7 @@ use crate::node_table::{NodeRow, NodeTable};
 use crate::ongoing_preemptions::OngoingPreemptions;
 use crate::pod_index::{IndexedPods, PodIndex, PodIndexKey, PodIndexes};
 use crate::pod_info::PodInfo;
-use crate::pod_sums::{AllPodSums, PodSum, PodSums, PodSumsDef};
+use crate::pod_sums::{AllPodSums, NamespaceSums, NamespaceTotal, PodSum, PodSums, PodSumsDef};
 use crate::template::{PodTemplate, TemplateError, TemplateKey};
 use crate::time::Now;
 use crate::topology_counter::{
@@ -355,12 +355,17 @@ impl World {
     /// Starts the sums that a plugin declared.
     pub fn sum_pods(&mut self, def: &PodSumsDef) {
         let assigned = self.nodes.rows().flat_map(|row| self.nodes.pods(row));
-        self.pod_sums.add(def, assigned);
+        self.pod_sums.add(def, assigned, &self.objects);
     }
 
     /// The sum of the assigned pods with this key, assumed pods and those on unknown nodes included.
     pub fn pod_sum<K: Eq + Hash + 'static>(&self, sums: &PodSums<K>, key: &K) -> &PodSum {
         self.pod_sums.get(sums, key)
+    }
+
+    /// The sums over all namespaces that have an object of the plugin's kind.
+    pub fn namespace_total(&self, sums: &NamespaceSums) -> &NamespaceTotal {
+        self.pod_sums.total(sums)
     }
 
     /// Adds (`sign` 1) or subtracts (`sign` -1) an assigned pod whose node is not known, which is otherwise not in the world, in the

@@ -7,7 +7,7 @@
 //! | woken by | pod deleted; ElasticQuota added, updated or deleted |
 //! | upstream | `pkg/capacityscheduling` of scheduler-plugins 0.35 |
 //! | deviations | sums are those of the assigned pods whenever a quota is created or changed; requests count as NodeResourcesFit counts them (sidecars, pod-level resources); of several quotas in a namespace the first by name counts; a victim for the quota's sake is listed once and counts as a violation of its PodDisruptionBudget; victims are evicted while other pods are scheduled |
-//! | cost | O(quotas) a decision for pods in namespaces with a quota, nothing for others |
+//! | cost | O(nominated pods) a decision for pods in namespaces with a quota, however many quotas there are; nothing for others |
 
 mod quota;
 mod quotas;
@@ -24,13 +24,15 @@ use loadmaster_framework::preemption::{
 };
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, CycleStateSlot, Detail, DryRunCx, EventResource, Explain,
-    ExtensionPoints, Gvr, Incremental, NodeRow, PluginDef, PluginError, PodInfo, PreFilter,
-    PreFilterResult, PrepareResult, Reason, Rejection, Reserve, Resources, SerialCx,
-    WatchRequirement, World,
+    ExtensionPoints, Incremental, NodeRow, PluginDef, PluginError, PodInfo,
+    PreFilter, PreFilterResult, PrepareResult, Reason, Rejection,
+    Reserve, Resources, SerialCx, WatchRequirement, World,
 };
 use loadmaster_stdx::Rng;
 use serde_json::Value;
 
+use crate::elastic_quota::elastic_quotas;
+use quota::ElasticQuota;
 use quotas::{ElasticQuotas, Exceeded, Wanted};
 
 pub const NAME: &str = "CapacityScheduling";
@@ -44,7 +46,7 @@ struct CapacityScheduling {
 }
 
 fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
-    let kind = Gvr::new("scheduling.x-k8s.io", "v1alpha1", "elasticquotas");
+    let kind = elastic_quotas();
     let events = [
         ClusterEvent::new(EventResource::Pod, ActionType::DELETE),
         ClusterEvent::new(
@@ -52,12 +54,12 @@ fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError>
             ActionType::ADD | ActionType::UPDATE | ActionType::DELETE,
         ),
     ];
+    // The incremental form reads the quotas in every decision and keeps nothing of them.
+    let objects = points.watch_in_keys(kind, WatchRequirement::Required);
+    let sums =
+        points.sum_pods_by_namespace(&objects, |quota: &ElasticQuota| quota.min.amounts().clone());
     let plugin = Arc::new(CapacityScheduling {
-        quotas: ElasticQuotas {
-            // The incremental form reads the quotas in every decision and keeps nothing of them.
-            objects: points.watch_in_keys(kind, WatchRequirement::Required),
-            used: points.sum_pods(|pod| Some(pod.template.namespace.clone())),
-        },
+        quotas: ElasticQuotas { objects, sums },
         wanted: points.cycle_state_slot(),
     });
     points.pre_filter = Some(plugin.clone());
@@ -258,7 +260,7 @@ impl Explain for CapacityScheduling {
         let Some((name, quota)) = self.quotas.of_namespace(cx.world, namespace) else {
             return Vec::new();
         };
-        let used = &cx.pod_sum(&self.quotas.used, namespace).amounts;
+        let used = self.quotas.used(cx.world, namespace);
         let mut details = vec![
             Detail::new("quota", name.to_owned()),
             Detail::new("used", quota::resource_text(used)),

@@ -86,6 +86,7 @@ impl World {
         value: Option<&serde_json::Value>,
     ) -> ObjectUpdate {
         let changed = self.objects.update(object, value);
+        self.pod_sums.on_object_change(object, &self.objects);
         match &changed.invalidated {
             Invalidated::Nothing => {}
             Invalidated::Keys => self.invalidate_keys(&object.namespace),

@@ -6,6 +6,8 @@ use loadmaster_api::{ResourceList, Str};
 use loadmaster_framework::Resources;
 use serde::Deserialize;
 
+use crate::elastic_quota::ElasticQuotaSpec;
+
 /// What the plugin reads of an ElasticQuota.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "ElasticQuotaObject")]
@@ -19,12 +21,6 @@ pub(super) struct ElasticQuota {
 struct ElasticQuotaObject {
     #[serde(default)]
     spec: Option<ElasticQuotaSpec>,
-}
-
-#[derive(Default, Deserialize)]
-struct ElasticQuotaSpec {
-    min: Option<ResourceList>,
-    max: Option<ResourceList>,
 }
 
 impl From<ElasticQuotaObject> for ElasticQuota {
@@ -58,30 +54,37 @@ impl Bound {
         Bound { amounts, missing }
     }
 
-    /// The sum of these minimums.
-    pub fn sum_of_mins<'a>(mins: impl Iterator<Item = &'a Bound>) -> Bound {
-        let mut amounts = Resources::default();
-        mins.for_each(|min| amounts.add_or_subtract(&min.amounts, 1));
-        Bound { amounts, missing: 0 }
+    /// The amounts that it lists.
+    pub fn amounts(&self) -> &Resources {
+        &self.amounts
     }
 
     /// Whether request and use together are more. Of other resources than CPU, memory and ephemeral storage, only those count that the
     /// request has.
     pub fn is_exceeded(&self, request: &Resources, used: &Resources) -> bool {
-        let is_more = |request: i64, used: i64, bound: i64| request.saturating_add(used) > bound;
-        let bound = &self.amounts;
-        is_more(request.cpu_milli, used.cpu_milli, bound.cpu_milli)
-            || is_more(request.memory_bytes, used.memory_bytes, bound.memory_bytes)
-            || is_more(
-                request.ephemeral_storage_bytes,
-                used.ephemeral_storage_bytes,
-                bound.ephemeral_storage_bytes,
-            )
-            || request.scalars.iter().any(|(name, amount)| {
-                let bound = bound.scalar(name).unwrap_or(self.missing);
-                is_more(*amount, used.scalar(name).unwrap_or(0), bound)
-            })
+        exceeds(&self.amounts, self.missing, request, used)
     }
+}
+
+/// [`Bound::is_exceeded`] by a bound with these amounts, and this amount of other resources that it does not list.
+pub(super) fn exceeds(
+    bound: &Resources,
+    missing: i64,
+    request: &Resources,
+    used: &Resources,
+) -> bool {
+    let is_more = |request: i64, used: i64, bound: i64| request.saturating_add(used) > bound;
+    is_more(request.cpu_milli, used.cpu_milli, bound.cpu_milli)
+        || is_more(request.memory_bytes, used.memory_bytes, bound.memory_bytes)
+        || is_more(
+            request.ephemeral_storage_bytes,
+            used.ephemeral_storage_bytes,
+            bound.ephemeral_storage_bytes,
+        )
+        || request.scalars.iter().any(|(name, amount)| {
+            let bound = bound.scalar(name).unwrap_or(missing);
+            is_more(*amount, used.scalar(name).unwrap_or(0), bound)
+        })
 }
 
 impl fmt::Display for Bound {

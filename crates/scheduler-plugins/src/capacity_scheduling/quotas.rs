@@ -1,17 +1,16 @@
 //! All ElasticQuotas, and what the pods of their namespaces use.
 
 use loadmaster_api::Str;
-use loadmaster_framework::pod_sums::PodSums;
-use loadmaster_framework::{ObjectSlot, Resources, World};
+use loadmaster_framework::{NamespaceSums, NamespaceTotal, ObjectSlot, PodSum, Resources, World};
 
 use super::Key;
-use super::quota::{Bound, ElasticQuota};
+use super::quota::{ElasticQuota, exceeds};
 
 #[derive(Clone)]
 pub(super) struct ElasticQuotas {
     pub objects: ObjectSlot<ElasticQuota>,
-    /// The requests of assigned pods by namespace.
-    pub used: PodSums<Str>,
+    /// The requests of assigned pods by namespace, and of all namespaces with a quota, with the sum of their minimums.
+    pub sums: NamespaceSums,
 }
 
 /// What a pod and the nominated pods that count beside it request.
@@ -49,6 +48,12 @@ impl ElasticQuotas {
         let quotas = world.watched_objects().lister(&self.objects);
         let (info, quota) = quotas.in_namespace(namespace).next()?;
         Some((info.name.as_str(), quota))
+    }
+
+    /// What the assigned pods of a namespace request.
+    pub fn used<'w>(&self, world: &'w World, namespace: &Str) -> &'w Resources {
+        let PodSum { amounts, .. } = world.pod_sum(self.sums.by_namespace(), namespace);
+        amounts
     }
 
     /// The namespaces with a quota, in order, with their quotas.
@@ -93,29 +98,28 @@ impl ElasticQuotas {
     /// Whether a namespace with a quota uses more than its minimum: it borrows.
     pub fn uses_more_than_min(&self, world: &World, namespace: &Str) -> bool {
         let Some((_, quota)) = self.of_namespace(world, namespace) else { return false };
-        let used = &world.pod_sum(&self.used, namespace).amounts;
+        let used = self.used(world, namespace);
         quota.min.is_exceeded(used, &Resources::default())
     }
 
     /// Whether a namespace with a quota would use more than its minimum with this request.
     pub fn exceeds_min(&self, world: &World, namespace: &Str, request: &Resources) -> bool {
         let Some((_, quota)) = self.of_namespace(world, namespace) else { return false };
-        quota.min.is_exceeded(request, &world.pod_sum(&self.used, namespace).amounts)
+        quota.min.is_exceeded(request, self.used(world, namespace))
     }
 
     /// The limit that the pod would exceed; none in a namespace without a quota.
     pub fn exceeded(&self, world: &World, namespace: &Str, wanted: &Wanted) -> Option<Exceeded> {
         let (_, quota) = self.of_namespace(world, namespace)?;
-        let used = &world.pod_sum(&self.used, namespace).amounts;
+        let used = self.used(world, namespace);
         if quota.max.is_exceeded(&wanted.in_namespace, used) {
             return Some(Exceeded::Max);
         }
+        let NamespaceTotal { pods, object_amounts: mins } = world.namespace_total(&self.sums);
         let mut total = wanted.in_all.clone();
-        for (namespace, _) in self.all(world) {
-            total.add_or_subtract(&world.pod_sum(&self.used, namespace).amounts, 1);
-        }
-        let mins = Bound::sum_of_mins(self.all(world).map(|(_, quota)| &quota.min));
-        mins.is_exceeded(&total, &Resources::default()).then_some(Exceeded::TotalMin)
+        total.add_or_subtract(&pods.amounts, 1);
+        // Nothing of a resource is guaranteed that no minimum lists.
+        exceeds(mins, 0, &total, &Resources::default()).then_some(Exceeded::TotalMin)
     }
 
     /// The namespaces that use more than their minimum.

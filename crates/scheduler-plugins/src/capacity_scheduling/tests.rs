@@ -1,17 +1,17 @@
+use std::collections::BTreeSet;
+
 use expect_test::{Expect, expect};
 use loadmaster_framework::testkit::incremental_history::check_incremental_history;
 use loadmaster_framework::testkit::{PluginTestBench, PodBuilder, node, pod};
+use loadmaster_framework::world::DryRun;
+use loadmaster_framework::{NamespaceTotal, ObjectSlot};
 use serde_json::json;
 
 use super::*;
 
-fn kind() -> Gvr {
-    Gvr::new("scheduling.x-k8s.io", "v1alpha1", "elasticquotas")
-}
-
 fn add_quota(bench: &mut PluginTestBench, namespace: &str, name: &str, spec: Value) {
     let metadata = json!({"name": name, "namespace": namespace});
-    bench.object(&kind(), json!({"metadata": metadata, "spec": spec})).unwrap();
+    bench.object(&elastic_quotas(), json!({"metadata": metadata, "spec": spec})).unwrap();
 }
 
 fn cpus(min: &str, max: &str) -> Value {
@@ -110,9 +110,92 @@ fn sums_are_exact_whenever_the_quota_comes() {
     // The first one by name counts.
     add_quota(&mut bench, "red", "a-quota", cpus("1", "1"));
     check_pre_filter(&mut bench, of("red", "new", "2", 0), &is_rejected);
-    bench.delete_object(&kind(), "red", "a-quota");
-    bench.delete_object(&kind(), "red", "quota");
+    bench.delete_object(&elastic_quotas(), "red", "a-quota");
+    bench.delete_object(&elastic_quotas(), "red", "quota");
     check_pre_filter(&mut bench, of("red", "new", "2", 0), &expect!["All"]);
+}
+
+/// The total over all namespaces with a quota, by looking at all pods.
+fn naive_total(world: &World, slot: &ObjectSlot<ElasticQuota>) -> NamespaceTotal {
+    let mut total = NamespaceTotal::default();
+    let mut namespaces = BTreeSet::new();
+    for (info, quota) in world.watched_objects().lister(slot).iter() {
+        if !namespaces.insert(info.namespace.clone()) {
+            continue;
+        }
+        total.object_amounts.add_or_subtract(quota.min.amounts(), 1);
+        let pods = world.node_infos().flat_map(|node| node.pods().cloned().collect::<Vec<_>>());
+        for pod in pods.filter(|pod| pod.template.namespace == info.namespace) {
+            total.pods.pods += 1;
+            total.pods.amounts.add_or_subtract(&pod.requests().resources, 1);
+        }
+    }
+    total
+}
+
+/// Sums without resources of which nothing is left.
+fn normalized(total: &NamespaceTotal) -> NamespaceTotal {
+    let mut total = total.clone();
+    total.pods.amounts.scalars.retain(|(_, amount)| *amount != 0);
+    total.object_amounts.scalars.retain(|(_, amount)| *amount != 0);
+    total
+}
+
+#[test]
+fn totals_are_those_of_all_pods_and_quotas() {
+    let mut bench = bench();
+    // The plugin's own slots cannot be read from outside: these are declared as it declares its own.
+    let mut points = ExtensionPoints::default();
+    let slot = points.watch_in_keys(elastic_quotas(), WatchRequirement::Required);
+    let sums =
+        points.sum_pods_by_namespace(&slot, |quota: &ElasticQuota| quota.min.amounts().clone());
+    points.pod_sums().iter().for_each(|def| bench.world.sum_pods(def));
+    let check = |world: &World| {
+        let total = world.namespace_total(&sums);
+        assert_eq!(normalized(total), normalized(&naive_total(world, &slot)));
+        total.pods.pods
+    };
+    let mut rng = Rng::new(7);
+    let (mut n_counted, mut n_in_dry_runs) = (0, 0);
+    for _ in 0..3_000 {
+        let namespace = *rng.pick(&["red", "blue", "green", "plain"]);
+        let name = format!("p{}", rng.below(4));
+        let on = *rng.pick(&["a", "b"]);
+        match rng.below(8) {
+            0..4 => {
+                let gpus = rng.below(2).to_string();
+                let pod = of(namespace, &name, &rng.below(3).to_string(), 0)
+                    .request("example.com/gpu", &gpus);
+                // Finished pods are deleted from the world.
+                assign(&mut bench, on, pod);
+            }
+            4 => drop(bench.delete_pod(&format!("{namespace}/{name}"))),
+            5 if namespace != "plain" => {
+                let spec = json!({"min": {"cpu": rng.below(5), "example.com/gpu": rng.below(3)}});
+                add_quota(&mut bench, namespace, *rng.pick(&["q1", "q2", "quota"]), spec);
+            }
+            6 => drop(bench.delete_object(
+                &elastic_quotas(),
+                namespace,
+                *rng.pick(&["q1", "q2", "quota"]),
+            )),
+            _ => {
+                let pods: Vec<_> = bench
+                    .world
+                    .node_infos()
+                    .flat_map(|node| node.pods().cloned().collect::<Vec<_>>())
+                    .collect();
+                let before = check(&bench.world);
+                let mut run = DryRun::new(&mut bench.world);
+                pods.iter().filter(|_| rng.below(2) == 0).for_each(|pod| {
+                    run.evict(&pod.uid);
+                });
+                n_in_dry_runs += i64::from(check(&run) != before);
+            }
+        }
+        n_counted += check(&bench.world);
+    }
+    assert!(n_counted > 3_000 && n_in_dry_runs > 100, "{n_counted} {n_in_dry_runs}");
 }
 
 #[test]
@@ -239,7 +322,7 @@ fn cached_evaluations_see_pods_quotas_and_nominations() {
                 "quota"
             }
             5 => {
-                bench.delete_object(&kind(), namespace, "quota");
+                bench.delete_object(&elastic_quotas(), namespace, "quota");
                 "quota deleted"
             }
             _ => {
