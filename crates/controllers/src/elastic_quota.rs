@@ -240,7 +240,11 @@ mod tests {
     #[test]
     fn running_pods_count_until_they_have_finished() {
         let mut bench = bench();
-        create_quota(&bench, "q", json!({"min": {"cpu": "1"}, "max": {"cpu": "2", "memory": "4Gi"}}));
+        create_quota(
+            &bench,
+            "q",
+            json!({"min": {"cpu": "1"}, "max": {"cpu": "2", "memory": "4Gi"}}),
+        );
         bench.run_until_idle();
         assert_eq!(used(&bench, "q"), "cpu 0, memory 0");
         create_pod(&mut bench, "default", "a", &json!({}));

@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Plugins only write metrics: there is no way to read a value, so that no decision depends on one. Every series has the label `profile`,
-//! because a plugin is built once per profile. Each combination of label values is a series that is never removed: use labels with few
-//! values, such as namespaces, not pods.
+//! because a plugin is built once per profile. Each combination of label values is a series that stays, except those of gauges that are
+//! [removed](PluginGauge::remove): use labels with few values, such as namespaces, not pods.
 
 use prometheus::core::Collector;
 use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts};
@@ -76,6 +76,12 @@ impl<const N: usize> PluginGauge<N> {
         if let Ok(gauge) = self.0.get_metric_with_label_values(&labels) {
             gauge.add(difference);
         }
+    }
+
+    /// Removes the series with these labels, for example of a deleted object, if there is one.
+    pub fn remove(&self, labels: [&str; N]) {
+        // The error means that there is none.
+        let _ = self.0.remove_label_values(&labels);
     }
 }
 

@@ -124,6 +124,24 @@ impl PluginTestBench {
         Ok(PluginTestBench { world, points, states, pods: BTreeMap::new() })
     }
 
+    /// The series of the plugin's metrics, as `/metrics` shows them: `name{label="value",profile="default-scheduler"} 1`.
+    ///
+    /// # Errors
+    ///
+    /// When a metric cannot be written as text.
+    pub fn metrics(&self) -> BenchResult<Vec<String>> {
+        let families: Vec<_> = self
+            .points
+            .metrics()
+            .iter()
+            .flat_map(|metric| metric.collector().collect())
+            .filter(|family| !family.get_metric().is_empty())
+            .collect();
+        let text = prometheus::TextEncoder::new().encode_to_string(&families);
+        let text = text.map_err(|error| PluginTestBenchError(error.to_string()))?;
+        Ok(text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect())
+    }
+
     /// Adds or replaces a node, and calls the plugin's [`NodeEventHandler`](crate::NodeEventHandler).
     pub fn node(&mut self, node: impl Into<Value>) -> BenchResult<NodeRow> {
         let node: Value = node.into();

@@ -9,6 +9,7 @@
 //! | deviations | sums are those of the assigned pods whenever a quota is created or changed; requests count as NodeResourcesFit counts them (sidecars, pod-level resources); of several quotas in a namespace the first by name counts; a victim for the quota's sake is listed once and counts as a violation of its PodDisruptionBudget; victims are evicted while other pods are scheduled |
 //! | cost | O(nominated pods) a decision for pods in namespaces with a quota, however many quotas there are; nothing for others |
 
+mod metrics;
 mod quota;
 mod quotas;
 
@@ -24,14 +25,15 @@ use loadmaster_framework::preemption::{
 };
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, CycleStateSlot, Detail, DryRunCx, EventResource, Explain,
-    ExtensionPoints, Incremental, NodeRow, PluginDef, PluginError, PodInfo,
-    PreFilter, PreFilterResult, PrepareResult, Reason, Rejection,
-    Reserve, Resources, SerialCx, WatchRequirement, World,
+    ExtensionPoints, Incremental, NodeRow, ObjectChange, ObjectEventHandler, ObjectInfo, PluginDef,
+    PluginError, PluginLogger, PodChange, PodEventHandler, PodInfo, PreFilter, PreFilterResult,
+    PrepareResult, Reason, Rejection, Reserve, Resources, SerialCx, WatchRequirement, World,
 };
 use loadmaster_stdx::Rng;
 use serde_json::Value;
 
 use crate::elastic_quota::elastic_quotas;
+use metrics::QuotaMetrics;
 use quota::ElasticQuota;
 use quotas::{ElasticQuotas, Exceeded, Wanted};
 
@@ -39,10 +41,11 @@ pub const NAME: &str = "CapacityScheduling";
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 
-#[derive(Clone)]
 struct CapacityScheduling {
     quotas: ElasticQuotas,
     wanted: CycleStateSlot<Wanted>,
+    metrics: QuotaMetrics,
+    log: PluginLogger,
 }
 
 fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
@@ -61,10 +64,14 @@ fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError>
     let plugin = Arc::new(CapacityScheduling {
         quotas: ElasticQuotas { objects, sums },
         wanted: points.cycle_state_slot(),
+        metrics: QuotaMetrics::declare(points)?,
+        log: points.logger(),
     });
     points.pre_filter = Some(plugin.clone());
     points.post_filter = Some(plugin.clone());
     points.reserve = Some(plugin.clone());
+    points.object_event_handler = Some(plugin.clone());
+    points.pod_event_handler = Some(plugin.clone());
     points.explain = Some(plugin.clone());
     points.incremental = Some(plugin);
     points.register_events(events, None);
@@ -254,6 +261,50 @@ impl Reserve for CapacityScheduling {
     fn unreserve(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: &str) {}
 }
 
+impl ObjectEventHandler for CapacityScheduling {
+    fn on_object_change(&self, cx: SerialCx<'_>, change: &ObjectChange) {
+        let Some(info) = change.new.as_ref().or(change.old.as_ref()) else { return };
+        self.warn_about_quotas(cx.world, change);
+        self.metrics.update(&self.quotas, cx.world, cx.states, &info.namespace);
+    }
+}
+
+impl CapacityScheduling {
+    /// Logs what is wrong with a quota that was added or changed. Upstream says nothing.
+    fn warn_about_quotas(&self, world: &World, change: &ObjectChange) {
+        let Some(new) = &change.new else { return };
+        let namespace = &new.namespace;
+        let Some((first, _)) = self.quotas.of_namespace(world, namespace) else { return };
+        if change.old.is_none() {
+            let others = self.quotas.others_of_namespace(world, namespace);
+            for other in others.filter(|other| *other == &*new.name || first == &*new.name) {
+                self.log.warn(format_args!(
+                    "ElasticQuota {namespace}/{other} has no effect: the ElasticQuota {first} of this namespace counts"
+                ));
+            }
+        }
+        let reason = |info: &ObjectInfo| info.decoded_as::<ElasticQuota>()?.min_above_max.clone();
+        let resource = reason(new);
+        if let Some(resource) = &resource
+            && change.old.as_deref().and_then(reason).as_ref() != Some(resource)
+        {
+            self.log.warn(format_args!(
+                "ElasticQuota {namespace}/{}: min is above max for {resource}",
+                new.name
+            ));
+        }
+    }
+}
+
+impl PodEventHandler for CapacityScheduling {
+    fn on_pod_change(&self, cx: SerialCx<'_>, change: &PodChange) {
+        if let Some(pod) = change.new.as_ref().or(change.old.as_ref()) {
+            let namespace = &pod.template.namespace;
+            self.metrics.update(&self.quotas, cx.world, cx.states, namespace);
+        }
+    }
+}
+
 impl Explain for CapacityScheduling {
     fn pod_details(&self, cx: Cx<'_>, pod: &PodInfo) -> Vec<Detail> {
         let namespace = &pod.template.namespace;
@@ -267,7 +318,12 @@ impl Explain for CapacityScheduling {
             Detail::new("min", quota.min.to_string()),
             Detail::new("max", quota.max.to_string()),
         ];
-        let borrowers = self.quotas.borrowers(cx.world).join(", ");
+        let key = Key::of(pod, &pod.requests().resources);
+        let wanted = self.quotas.wanted(cx.world, &key, Some(&pod.uid));
+        if let Some(shortage) = self.quotas.shortage(cx.world, namespace, &wanted) {
+            details.push(Detail::new("short", shortage));
+        }
+        let borrowers = self.quotas.borrowers(cx.world);
         if !borrowers.is_empty() {
             details.push(Detail::new("borrowing", borrowers));
         }

@@ -15,6 +15,8 @@ pub(super) struct ElasticQuota {
     /// Guaranteed: others may borrow it while it is not used.
     pub min: Bound,
     pub max: Bound,
+    /// A resource of which more is guaranteed than allowed.
+    pub min_above_max: Option<Str>,
 }
 
 #[derive(Default, Deserialize)]
@@ -29,6 +31,7 @@ impl From<ElasticQuotaObject> for ElasticQuota {
         ElasticQuota {
             min: Bound::of(spec.min.as_ref(), 0),
             max: Bound::of(spec.max.as_ref(), i64::MAX),
+            min_above_max: spec.min_above_max().map(Str::new),
         }
     }
 }
@@ -59,32 +62,62 @@ impl Bound {
         &self.amounts
     }
 
+    /// The bound of a resource; `i64::MAX` for none.
+    pub fn amount(&self, resource: &str) -> i64 {
+        if is_native(resource) {
+            return self.amounts.amount(resource);
+        }
+        self.amounts.scalar(resource).unwrap_or(self.missing)
+    }
+
     /// Whether request and use together are more. Of other resources than CPU, memory and ephemeral storage, only those count that the
     /// request has.
     pub fn is_exceeded(&self, request: &Resources, used: &Resources) -> bool {
-        exceeds(&self.amounts, self.missing, request, used)
+        self.excess(request, used).next().is_some()
+    }
+
+    /// By how much they are more, by resource.
+    pub fn excess<'a>(
+        &'a self,
+        request: &'a Resources,
+        used: &'a Resources,
+    ) -> impl Iterator<Item = (&'a str, i64)> {
+        excess(&self.amounts, self.missing, request, used)
     }
 }
 
-/// [`Bound::is_exceeded`] by a bound with these amounts, and this amount of other resources that it does not list.
-pub(super) fn exceeds(
-    bound: &Resources,
+/// [`Bound::excess`] of a bound with these amounts, and this amount of other resources that it does not list.
+pub(super) fn excess<'a>(
+    bound: &'a Resources,
     missing: i64,
-    request: &Resources,
-    used: &Resources,
-) -> bool {
-    let is_more = |request: i64, used: i64, bound: i64| request.saturating_add(used) > bound;
-    is_more(request.cpu_milli, used.cpu_milli, bound.cpu_milli)
-        || is_more(request.memory_bytes, used.memory_bytes, bound.memory_bytes)
-        || is_more(
-            request.ephemeral_storage_bytes,
-            used.ephemeral_storage_bytes,
-            bound.ephemeral_storage_bytes,
-        )
-        || request.scalars.iter().any(|(name, amount)| {
-            let bound = bound.scalar(name).unwrap_or(missing);
-            is_more(*amount, used.scalar(name).unwrap_or(0), bound)
-        })
+    request: &'a Resources,
+    used: &'a Resources,
+) -> impl Iterator<Item = (&'a str, i64)> {
+    let excess = move |(name, amount): (&'a str, i64)| {
+        let (used, bound) = match is_native(name) {
+            true => (used.amount(name), bound.amount(name)),
+            false => (used.scalar(name).unwrap_or(0), bound.scalar(name).unwrap_or(missing)),
+        };
+        let sum = amount.saturating_add(used);
+        (sum > bound).then(|| (name, sum.saturating_sub(bound)))
+    };
+    amounts(request).filter_map(excess)
+}
+
+fn is_native(resource: &str) -> bool {
+    matches!(resource, "cpu" | "memory" | "ephemeral-storage")
+}
+
+/// All amounts: milli-CPU, bytes, numbers.
+pub(super) fn amounts(resources: &Resources) -> impl Iterator<Item = (&str, i64)> {
+    let native = [
+        ("cpu", resources.cpu_milli),
+        ("memory", resources.memory_bytes),
+        ("ephemeral-storage", resources.ephemeral_storage_bytes),
+    ];
+    native
+        .into_iter()
+        .chain(resources.scalars.iter().map(|(name, amount)| (name.as_str(), *amount)))
 }
 
 impl fmt::Display for Bound {
@@ -97,17 +130,16 @@ impl fmt::Display for Bound {
     }
 }
 
-/// Amounts in base units: `cpu 1500m, memory 1073741824`; `0` if there are none.
+/// Amounts in base units, without zeros: `cpu 1500m, memory 1073741824`; `0` if there are none.
 pub(super) fn resource_text(resources: &Resources) -> String {
-    let native = [
-        ("memory", resources.memory_bytes),
-        ("ephemeral-storage", resources.ephemeral_storage_bytes),
-    ];
-    let scalars =
-        resources.scalars.iter().map(|(name, amount): &(Str, i64)| (name.as_str(), *amount));
-    let others = native.into_iter().chain(scalars).filter(|(_, amount)| *amount != 0);
-    let cpu = (resources.cpu_milli != 0).then(|| format!("cpu {}m", resources.cpu_milli));
-    let texts = cpu.into_iter().chain(others.map(|(name, amount)| format!("{name} {amount}")));
+    amounts_text(amounts(resources))
+}
+
+/// [`resource_text`] of these amounts.
+pub(super) fn amounts_text<'a>(amounts: impl Iterator<Item = (&'a str, i64)>) -> String {
+    let unit = |name: &str| if name == "cpu" { "m" } else { "" };
+    let texts = amounts.filter(|(_, amount)| *amount != 0);
+    let texts = texts.map(|(name, amount)| format!("{name} {amount}{}", unit(name)));
     let all = texts.collect::<Vec<_>>().join(", ");
     if all.is_empty() { "0".to_owned() } else { all }
 }

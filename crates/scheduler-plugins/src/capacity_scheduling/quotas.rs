@@ -4,7 +4,7 @@ use loadmaster_api::Str;
 use loadmaster_framework::{NamespaceSums, NamespaceTotal, ObjectSlot, PodSum, Resources, World};
 
 use super::Key;
-use super::quota::{ElasticQuota, exceeds};
+use super::quota::{ElasticQuota, amounts_text, excess};
 
 #[derive(Clone)]
 pub(super) struct ElasticQuotas {
@@ -48,6 +48,16 @@ impl ElasticQuotas {
         let quotas = world.watched_objects().lister(&self.objects);
         let (info, quota) = quotas.in_namespace(namespace).next()?;
         Some((info.name.as_str(), quota))
+    }
+
+    /// The names of a namespace's other quotas, which have no effect.
+    pub fn others_of_namespace<'w>(
+        &self,
+        world: &'w World,
+        namespace: &Str,
+    ) -> impl Iterator<Item = &'w str> + use<'w> {
+        let quotas = world.watched_objects().lister(&self.objects);
+        quotas.in_namespace(namespace).skip(1).map(|(info, _)| info.name.as_str())
     }
 
     /// What the assigned pods of a namespace request.
@@ -111,20 +121,56 @@ impl ElasticQuotas {
     /// The limit that the pod would exceed; none in a namespace without a quota.
     pub fn exceeded(&self, world: &World, namespace: &Str, wanted: &Wanted) -> Option<Exceeded> {
         let (_, quota) = self.of_namespace(world, namespace)?;
-        let used = self.used(world, namespace);
-        if quota.max.is_exceeded(&wanted.in_namespace, used) {
+        if quota.max.is_exceeded(&wanted.in_namespace, self.used(world, namespace)) {
             return Some(Exceeded::Max);
         }
+        let exceeds = |total: &Resources, mins: &Resources| {
+            excess(mins, 0, total, &Resources::default()).next().is_some()
+        };
+        self.with_totals(world, wanted, exceeds).then_some(Exceeded::TotalMin)
+    }
+
+    /// How much is missing below the limit that the pod would exceed.
+    pub fn shortage(&self, world: &World, namespace: &Str, wanted: &Wanted) -> Option<String> {
+        let (_, quota) = self.of_namespace(world, namespace)?;
+        match self.exceeded(world, namespace, wanted)? {
+            Exceeded::Max => {
+                let used = self.used(world, namespace);
+                let missing = amounts_text(quota.max.excess(&wanted.in_namespace, used));
+                Some(format!("{missing} above max"))
+            }
+            Exceeded::TotalMin => {
+                let missing = self.with_totals(world, wanted, |total, mins| {
+                    amounts_text(excess(mins, 0, total, &Resources::default()))
+                });
+                Some(format!("{missing} above the sum of all min"))
+            }
+        }
+    }
+
+    /// What all namespaces with a quota would use together with the pod, and the sum of their minimums. Nothing of a resource is
+    /// guaranteed that no minimum lists.
+    fn with_totals<R>(
+        &self,
+        world: &World,
+        wanted: &Wanted,
+        work: impl FnOnce(&Resources, &Resources) -> R,
+    ) -> R {
         let NamespaceTotal { pods, object_amounts: mins } = world.namespace_total(&self.sums);
         let mut total = wanted.in_all.clone();
         total.add_or_subtract(&pods.amounts, 1);
-        // Nothing of a resource is guaranteed that no minimum lists.
-        exceeds(mins, 0, &total, &Resources::default()).then_some(Exceeded::TotalMin)
+        work(&total, mins)
     }
 
-    /// The namespaces that use more than their minimum.
-    pub fn borrowers<'w>(&self, world: &'w World) -> Vec<&'w str> {
-        let all = self.all(world).map(|(namespace, _)| namespace);
-        all.filter(|it| self.uses_more_than_min(world, it)).map(|it| it.as_str()).collect()
+    /// The namespaces that use more than their minimum, with what they have borrowed: `red (cpu 2000m)`.
+    pub fn borrowers(&self, world: &World) -> Vec<String> {
+        let nothing = Resources::default();
+        let borrower = |(namespace, quota): (&Str, &ElasticQuota)| {
+            let used = self.used(world, namespace);
+            let mut borrowed = quota.min.excess(used, &nothing).peekable();
+            borrowed.peek()?;
+            Some(format!("{namespace} ({})", amounts_text(borrowed)))
+        };
+        self.all(world).filter_map(borrower).collect()
     }
 }

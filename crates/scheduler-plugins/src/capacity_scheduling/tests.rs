@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use expect_test::{Expect, expect};
+use loadmaster_framework::plugin_log::collect_log_lines;
 use loadmaster_framework::testkit::incremental_history::check_incremental_history;
 use loadmaster_framework::testkit::{PluginTestBench, PodBuilder, node, pod};
 use loadmaster_framework::world::DryRun;
@@ -350,9 +351,96 @@ fn the_key_has_all_that_is_read() {
 #[test]
 fn explain() {
     let mut bench = bench();
+    let check = |bench: &mut PluginTestBench, pod: PodBuilder, want: &Expect| {
+        want.assert_eq(&bench.explain(pod).unwrap().join("\n"));
+    };
     assign(&mut bench, "a", of("red", "p1", "3", 0));
-    let lines = bench.explain(of("blue", "new", "1", 0)).unwrap();
-    expect!["pod: quota=quota, used=0, min=cpu 4000m, max=cpu 6000m, borrowing=red"]
-        .assert_eq(&lines.join("\n"));
+    let bounds = expect![
+        "pod: quota=quota, used=0, min=cpu 4000m, max=cpu 6000m, borrowing=[red (cpu 1000m)]"
+    ];
+    check(&mut bench, of("blue", "new", "1", 0), &bounds);
+    let above_max = expect![
+        "pod: quota=quota, used=cpu 3000m, min=cpu 2000m, max=cpu 6000m, short=cpu 500m above max, borrowing=[red (cpu 1000m)]"
+    ];
+    check(&mut bench, of("red", "new", "3500m", 0), &above_max);
+    let above_min = expect![
+        "pod: quota=quota, used=0, min=cpu 4000m, max=cpu 6000m, short=cpu 1000m above the sum of all min, borrowing=[red (cpu 1000m)]"
+    ];
+    check(&mut bench, of("blue", "new", "4", 0), &above_min);
     assert!(bench.explain(of("green", "new", "1", 0)).unwrap().is_empty());
+}
+
+#[track_caller]
+fn check_metrics(bench: &PluginTestBench, want: &[&str]) {
+    let lines = bench.metrics().unwrap();
+    let short = |line: &String| {
+        line.replace("capacity_scheduling_quota_", "").replace(",profile=\"default-scheduler\"", "")
+    };
+    let mut lines: Vec<String> = lines.iter().map(short).collect();
+    lines.sort();
+    assert_eq!(lines, want);
+}
+
+#[test]
+fn metrics_follow_pods_and_quotas() {
+    let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
+    bench.node(node("a")).unwrap();
+    assign(&mut bench, "a", of("red", "p1", "500m", 0).request("example.com/gpu", "2"));
+    check_metrics(&bench, &[]);
+    add_quota(&mut bench, "red", "quota", json!({"min": {"cpu": 1}, "max": {"cpu": 2}}));
+    let cpu_and_gpu = [
+        r#"max{namespace="red",resource="cpu"} 2"#,
+        r#"min{namespace="red",resource="cpu"} 1"#,
+        r#"min{namespace="red",resource="example.com/gpu"} 0"#,
+        r#"used{namespace="red",resource="cpu"} 0.5"#,
+        r#"used{namespace="red",resource="example.com/gpu"} 2"#,
+    ];
+    check_metrics(&bench, &cpu_and_gpu);
+    assign(&mut bench, "a", of("red", "p2", "1", 0));
+    assign(&mut bench, "a", of("plain", "p3", "1", 0));
+    bench.delete_pod("red/p1");
+    // Without `max` nothing is limited.
+    add_quota(&mut bench, "red", "quota", json!({"min": {"cpu": 1, "memory": "1Ki"}}));
+    check_metrics(
+        &bench,
+        &[
+            r#"min{namespace="red",resource="cpu"} 1"#,
+            r#"min{namespace="red",resource="example.com/gpu"} 0"#,
+            r#"min{namespace="red",resource="memory"} 1024"#,
+            r#"used{namespace="red",resource="cpu"} 1"#,
+            r#"used{namespace="red",resource="example.com/gpu"} 0"#,
+            r#"used{namespace="red",resource="memory"} 0"#,
+        ],
+    );
+    bench.delete_object(&elastic_quotas(), "red", "quota");
+    check_metrics(&bench, &[]);
+}
+
+#[test]
+fn quotas_without_effect_are_logged_once() {
+    let mut bench = PluginTestBench::new(&DEF, json!({})).unwrap();
+    let mut check = |name: &str, spec: Value, want: &[&str]| {
+        let ((), lines) = collect_log_lines(0, || add_quota(&mut bench, "red", name, spec));
+        let lines: Vec<String> = lines.into_iter().map(|line| line.message).collect();
+        assert_eq!(lines, want);
+    };
+    check("b", cpus("1", "2"), &[]);
+    let above = "ElasticQuota red/b: min is above max for cpu";
+    check("b", cpus("3", "2"), &[above]);
+    check("b", cpus("3", "1"), &[]);
+    check("b", cpus("1", "1"), &[]);
+    check("b", cpus("3", "1"), &[above]);
+    check(
+        "c",
+        cpus("1", "1"),
+        &["ElasticQuota red/c has no effect: the ElasticQuota b of this namespace counts"],
+    );
+    check(
+        "a",
+        cpus("1", "1"),
+        &[
+            "ElasticQuota red/b has no effect: the ElasticQuota a of this namespace counts",
+            "ElasticQuota red/c has no effect: the ElasticQuota a of this namespace counts",
+        ],
+    );
 }
