@@ -80,6 +80,12 @@ fn the_controller_writes_the_status_while_it_leads() {
     client.create(PODS, &pod("a"));
     let phase = || client.get(&format!("{GROUPS}/g")).1["status"]["phase"].clone();
     wait_until("the phase", || (phase() == "Scheduling").then_some(()));
+    let quota = json!({"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "ElasticQuota",
+        "metadata": {"name": "q"}, "spec": {"min": {"cpu": "1"}}});
+    wait_until("the definition", || (client.get(QUOTAS).0 == 200).then_some(()));
+    client.create(QUOTAS, &quota);
+    let used = || client.get(&format!("{QUOTAS}/q")).1["status"]["used"].clone();
+    wait_until("the use", || (used() == json!({"cpu": "0"})).then_some(()));
     let holder = client.get(LEASE).1["spec"]["holderIdentity"].clone();
     assert!(holder.as_str().is_some_and(|holder| !holder.is_empty()), "{holder}");
     drop(running);

@@ -134,6 +134,33 @@ fn the_sample_workload_runs_and_decisions_are_verified() {
     assert!(text.ends_with("exit 1\n"), "{text}");
 }
 
+/// 12, 12 and 24 CPUs are guaranteed to the three tenants. Those of `shop` come last and reclaim what `research` has borrowed.
+#[test]
+fn in_the_sample_of_quotas_each_tenant_ends_at_its_minimum() {
+    let folder = Folder::new();
+    let args = ["up", "--sample", "quotas", "--stay", "--kubeconfig", "kubeconfig"];
+    let _up = folder.start(&args, "up.log");
+    wait_until("the cluster", || folder.read("up.log").contains("try:").then_some(()));
+    let client = Client::new(folder.path("kubeconfig"));
+    let used = |namespace: &str| {
+        let quotas = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces";
+        let quota = client.get(&format!("{quotas}/{namespace}/elasticquotas/quota")).1;
+        quota["status"]["used"]["cpu"].as_str().and_then(|cpu| cpu.parse::<u64>().ok())
+    };
+    wait_until("research to borrow", || (used("research") > Some(20)).then_some(()));
+    wait_until("shop to reclaim", || (used("shop") == Some(24)).then_some(()));
+    wait_until("the evictions", || (used("research") == Some(12)).then_some(()));
+    assert_eq!(used("batch"), Some(12));
+}
+
+#[test]
+fn a_sample_has_its_own_manifests() {
+    let folder = Folder::new().with("app.yaml", MANIFESTS);
+    let text = folder.run(&["up", "--sample", "quotas", "-f", "app.yaml"]);
+    assert!(text.contains("cannot be used with"), "{text}");
+    assert!(text.ends_with("exit 2\n"), "{text}");
+}
+
 /// Metadata of another cluster is removed, and missing namespaces are created.
 #[test]
 fn objects_of_another_cluster_are_created() {

@@ -130,16 +130,30 @@ impl fmt::Display for Bound {
     }
 }
 
-/// Amounts in base units, without zeros: `cpu 1500m, memory 1073741824`; `0` if there are none.
+/// Amounts without zeros: `cpu 1500m, memory 1Gi`; `0` if there are none.
 pub(super) fn resource_text(resources: &Resources) -> String {
     amounts_text(amounts(resources))
 }
 
 /// [`resource_text`] of these amounts.
 pub(super) fn amounts_text<'a>(amounts: impl Iterator<Item = (&'a str, i64)>) -> String {
-    let unit = |name: &str| if name == "cpu" { "m" } else { "" };
-    let texts = amounts.filter(|(_, amount)| *amount != 0);
-    let texts = texts.map(|(name, amount)| format!("{name} {amount}{}", unit(name)));
-    let all = texts.collect::<Vec<_>>().join(", ");
-    if all.is_empty() { "0".to_owned() } else { all }
+    let text = |(name, amount): (&str, i64)| match name {
+        "cpu" => format!("cpu {amount}m"),
+        "memory" | "ephemeral-storage" => format!("{name} {}", bytes_text(amount)),
+        _ => format!("{name} {amount}"),
+    };
+    let texts: Vec<String> = amounts.filter(|(_, amount)| *amount != 0).map(text).collect();
+    if texts.is_empty() { "0".to_owned() } else { texts.join(", ") }
+}
+
+/// Bytes in the largest binary unit of which they are a multiple: `1536Mi`.
+fn bytes_text(bytes: i64) -> String {
+    let (mut amount, mut unit) = (bytes, "");
+    for larger in ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"] {
+        if amount == 0 || amount % 1024 != 0 {
+            break;
+        }
+        (amount, unit) = (amount / 1024, larger);
+    }
+    format!("{amount}{unit}")
 }

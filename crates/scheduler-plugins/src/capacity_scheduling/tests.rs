@@ -370,6 +370,22 @@ fn explain() {
     assert!(bench.explain(of("green", "new", "1", 0)).unwrap().is_empty());
 }
 
+#[test]
+fn amounts_are_readable() {
+    let check = |list: Value, want: &str| {
+        let list = serde_json::from_value(list).unwrap();
+        assert_eq!(quota::resource_text(&Resources::from_resource_list(&list)), want);
+    };
+    check(json!({}), "0");
+    check(json!({"cpu": "0", "example.com/gpu": "0"}), "0");
+    check(json!({"cpu": "1.5", "memory": "1536Mi"}), "cpu 1500m, memory 1536Mi");
+    check(
+        json!({"memory": "24Gi", "ephemeral-storage": "1000"}),
+        "memory 24Gi, ephemeral-storage 1000",
+    );
+    check(json!({"memory": "2Ei", "example.com/gpu": "1024"}), "memory 2Ei, example.com/gpu 1024");
+}
+
 #[track_caller]
 fn check_metrics(bench: &PluginTestBench, want: &[&str]) {
     let lines = bench.metrics().unwrap();
