@@ -161,7 +161,7 @@ fn totals_are_those_of_all_pods_and_quotas() {
     for _ in 0..3_000 {
         let namespace = *rng.pick(&["red", "blue", "green", "plain"]);
         let name = format!("p{}", rng.below(4));
-        let on = *rng.pick(&["a", "b"]);
+        let (on, quota) = (*rng.pick(&["a", "b"]), *rng.pick(&["q1", "q2", "quota"]));
         match rng.below(8) {
             0..4 => {
                 let gpus = rng.below(2).to_string();
@@ -170,16 +170,12 @@ fn totals_are_those_of_all_pods_and_quotas() {
                 // Finished pods are deleted from the world.
                 assign(&mut bench, on, pod);
             }
-            4 => drop(bench.delete_pod(&format!("{namespace}/{name}"))),
+            4 => bench.delete_pod(&format!("{namespace}/{name}")),
             5 if namespace != "plain" => {
                 let spec = json!({"min": {"cpu": rng.below(5), "example.com/gpu": rng.below(3)}});
-                add_quota(&mut bench, namespace, *rng.pick(&["q1", "q2", "quota"]), spec);
+                add_quota(&mut bench, namespace, quota, spec);
             }
-            6 => drop(bench.delete_object(
-                &elastic_quotas(),
-                namespace,
-                *rng.pick(&["q1", "q2", "quota"]),
-            )),
+            6 => bench.delete_object(&elastic_quotas(), namespace, quota),
             _ => {
                 let pods: Vec<_> = bench
                     .world
