@@ -26,8 +26,8 @@ const TARGET: u64 = 20_000;
 pub fn measure() -> Result<()> {
     println!("| workload | target/s | decisions/s | us per decision |");
     println!("| --- | --- | --- | --- |");
-    for n_quotas in [1, 100, 1_000] {
-        let mut bench = Bench::new(n_quotas)?;
+    for (n_namespaces, has_quotas) in [(1, true), (100, true), (1_000, true), (1_000, false)] {
+        let mut bench = Bench::new(n_namespaces, has_quotas)?;
         for nth in 0..N_RUNNING {
             bench.schedule(nth).with_context(|| format!("pod {nth}"))?;
         }
@@ -35,8 +35,9 @@ pub fn measure() -> Result<()> {
         for nth in N_RUNNING..N_RUNNING + N_MEASURED {
             seconds += bench.schedule(nth).with_context(|| format!("pod {nth}"))?;
         }
+        let what = if has_quotas { "quotas" } else { "namespaces without the plugin" };
         println!(
-            "| {n_quotas} quotas, {N_RUNNING} pods running, {N_NODES} nodes | {TARGET} | {:.0} | {:.1} |",
+            "| {n_namespaces} {what}, {N_RUNNING} pods running, {N_NODES} nodes | {TARGET} | {:.0} | {:.1} |",
             f64::from(N_MEASURED) / seconds,
             seconds * 1e6 / f64::from(N_MEASURED)
         );
@@ -53,21 +54,23 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(n_quotas: u32) -> Result<Bench> {
+    /// Without quotas the default profile is measured, for comparison.
+    fn new(n_namespaces: u32, has_quotas: bool) -> Result<Bench> {
         let registry = loadmaster_plugins::in_tree_registry();
         let registry = loadmaster_scheduler_plugins::with_scheduler_plugins(registry);
-        let profile = json!({"plugins": {
+        let with_quotas = json!({"plugins": {
             "multiPoint": {"enabled": [{"name": "CapacityScheduling"}]},
             "postFilter": {"disabled": [{"name": "DefaultPreemption"}]},
         }});
+        let profile = if has_quotas { with_quotas } else { json!({}) };
         let profile = crate::profile_of(&registry, profile, json!([]))?;
         let mut world = workload::world(N_NODES, Kind::Basic)?;
         profile.watches.iter().for_each(|watch| world.watch_objects(watch));
         profile.pod_sums.iter().for_each(|sums| world.sum_pods(sums));
         let namespaces: Vec<Str> =
-            (0..n_quotas).map(|nth| Str::new(&format!("tenant-{nth}"))).collect();
+            (0..n_namespaces).map(|nth| Str::new(&format!("tenant-{nth}"))).collect();
         // Each tenant gets a little more than its part of all pods.
-        let n_pods = (N_RUNNING + N_MEASURED) / n_quotas + 10;
+        let n_pods = (N_RUNNING + N_MEASURED) / n_namespaces + 10;
         let kind = elastic_quotas();
         for namespace in &namespaces {
             let object = ObjectRef {
