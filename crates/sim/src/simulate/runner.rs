@@ -377,9 +377,7 @@ impl<'a> Runner<'a> {
                 PluginCall::Reserved { uid, node } => {
                     invariants::check_bind(&self.setup, &self.model, &self.engine, uid, node)?;
                     self.model.assume(uid, node.clone());
-                    let nodes = self.engine.world().nodes();
-                    let object = nodes.row(node).and_then(|row| nodes.node(row)).cloned();
-                    self.model.reserve_claims(uid, node, object);
+                    self.model.reserve_claims(uid, node);
                     self.model.plugins.out_of_tree.handle_reserved(uid);
                     self.report.reserved += 1;
                 }

@@ -81,10 +81,10 @@ impl Runner<'_> {
                     return Err(format!("pod {uid} is deleted, but was not selected as a victim"));
                 }
             }
-            CallKind::BindVolume { volume, claim, version } => {
+            CallKind::BindVolume { volume, claim } => {
                 self.report.volume_writes += 1;
                 if let Some(volumes) = &mut self.model.plugins.volumes {
-                    volumes.check_volume_update(&volume, &claim, &version)?;
+                    volumes.check_volume_update(&volume, &claim)?;
                 }
             }
             CallKind::SelectNode { claim, node } => {

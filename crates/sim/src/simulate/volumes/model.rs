@@ -1,7 +1,6 @@
 //! What the engine must do with claims, by the objects that it received.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod, Str};
 use loadmaster_engine::engine::EngineEvent;
@@ -36,10 +35,10 @@ pub(in crate::simulate) struct VolumeModel {
 struct DelayedClaims {
     pod: String,
     node: Str,
-    /// The node as it was when the pod was reserved.
-    reserved_node: Option<Arc<Node>>,
     /// Uids and names.
     claims: BTreeMap<String, String>,
+    /// The volumes that PreBind binds to the claims, by uid.
+    volumes: BTreeMap<Box<str>, Str>,
 }
 
 impl VolumeModel {
@@ -79,14 +78,8 @@ impl VolumeModel {
         self.synced.len() == VolumeKind::ALL.len()
     }
 
-    /// A pod was reserved on the node, which has this name.
-    pub fn reserve(
-        &mut self,
-        objects: &WatchedObjects,
-        pod: &Pod,
-        node: &Str,
-        reserved_node: Option<Arc<Node>>,
-    ) {
+    /// A pod was reserved.
+    pub fn reserve(&mut self, objects: &WatchedObjects, pod: &Pod, node: &Str) {
         let claims = claim_names(pod).filter_map(|name| {
             let claim = objects.get(VolumeKind::Claim.watched(), &name)?;
             (!is_bound(claim)).then(|| (uid(claim).to_owned(), name))
@@ -94,7 +87,7 @@ impl VolumeModel {
         let claims: BTreeMap<String, String> = claims.collect();
         if !claims.is_empty() {
             let (pod_name, node) = (pod.full_name(), node.clone());
-            let delayed = DelayedClaims { pod: pod_name, node, reserved_node, claims };
+            let delayed = DelayedClaims { pod: pod_name, node, claims, volumes: BTreeMap::new() };
             self.unreserved.retain(|uid| *uid != pod.metadata.uid);
             self.delayed.insert(pod.metadata.uid.clone(), delayed);
         }
@@ -129,15 +122,13 @@ impl VolumeModel {
         self.delayed.values().any(|it| it.claims.contains_key(claim))
     }
 
-    /// PreBind binds a volume of this version: a reserved pod has its claim, and no other claim or volume is bound at the same time.
-    pub fn check_volume_update(&mut self, volume: &Str, claim: &str, of: &str) -> CheckResult {
+    /// PreBind binds a volume: a reserved pod has its claim, and no other claim or volume is bound at the same time.
+    pub fn check_volume_update(&mut self, volume: &Str, claim: &str) -> CheckResult {
         if !self.has_reserved_pod(claim) {
             return Err(format!("volume {volume} is bound to claim {claim} for no reserved pod"));
         }
-        // The API server will reject it, because the volume has changed since.
-        let known = self.volumes.get(volume.as_str());
-        if known.is_some_and(|it| text(it, "/metadata/resourceVersion") != of) {
-            return Ok(());
+        for delayed in self.delayed.values_mut().filter(|it| it.claims.contains_key(claim)) {
+            delayed.volumes.insert(claim.into(), volume.clone());
         }
         let other_claim = self.writes.insert(volume.clone(), claim.into());
         if self.released.contains(claim) {
@@ -165,8 +156,7 @@ impl VolumeModel {
         Err(format!("node {node} is selected for claim {claim}, but no pod is reserved there"))
     }
 
-    /// A pod is bound only if PreBind has waited until its claims were bound to volumes to which the node has access, or had access when the
-    /// pod was reserved: the node may have changed after PreBind.
+    /// A pod is bound only if PreBind has waited until its claims were bound to volumes to which the node has access.
     pub fn check_bind(&mut self, uid: &str, node: Option<&Node>) -> CheckResult {
         let Some(delayed) = self.delayed.get(uid) else { return Ok(()) };
         let pod = &delayed.pod;
@@ -174,11 +164,12 @@ impl VolumeModel {
             let Some(volume) = self.bound.get(claim) else {
                 return Err(format!("pod {pod} is bound, but its claim {name} is not"));
             };
-            let (Some(node), Some(object)) = (node, self.volumes.get(volume)) else { continue };
-            let has_access = |node: &Node| {
-                is_accessible(object, |key| node.metadata.labels.get(key).map(ToString::to_string))
-            };
-            if !has_access(node) && !delayed.reserved_node.as_deref().is_some_and(has_access) {
+            // As upstream, PreBind does not see that another scheduler bound the claim to another volume.
+            let chosen = delayed.volumes.get(claim.as_str());
+            let is_other = chosen.is_some_and(|chosen| *chosen != volume.as_str());
+            let Some(node) = node.filter(|_| !is_other) else { continue };
+            let label = |key: &str| node.metadata.labels.get(key).map(ToString::to_string);
+            if self.volumes.get(volume).is_some_and(|volume| !is_accessible(volume, label)) {
                 let node = node.name();
                 return Err(format!("pod {pod} is bound to {node}, which cannot access {volume}"));
             }
