@@ -59,7 +59,7 @@ const PLUGIN_CRATES: &[(&str, &[&str])] = &[
             "volumes",
         ],
     ),
-    ("scheduler-plugins", &["elastic_quota", "normalize", "pod_group"]),
+    ("scheduler-plugins", &["elastic_quota", "normalized_node_score", "pod_group"]),
 ];
 
 /// Checks the dependencies between the workspace's crates, and the imports inside those whose modules are in order.
