@@ -15,6 +15,7 @@ import (
 	// Adds the arguments of the plugins to the scheme of the configuration.
 	_ "sigs.k8s.io/scheduler-plugins/apis/config/scheme"
 	"sigs.k8s.io/scheduler-plugins/pkg/capacityscheduling"
+	"sigs.k8s.io/scheduler-plugins/pkg/coscheduling"
 	"sigs.k8s.io/scheduler-plugins/pkg/noderesources"
 	"sigs.k8s.io/scheduler-plugins/pkg/podstate"
 	"sigs.k8s.io/scheduler-plugins/pkg/preemptiontoleration"
@@ -28,6 +29,7 @@ type eventRecorder = events.EventRecorder
 
 var factories = map[string]frameworkruntime.PluginFactory{
 	capacityscheduling.Name:       capacityscheduling.New,
+	coscheduling.Name:             newCoscheduling,
 	noderesources.AllocatableName: noderesources.NewAllocatable,
 	podstate.Name:                 podstate.New,
 	preemptiontoleration.Name:     preemptiontoleration.New,
@@ -73,3 +75,5 @@ func (w *world) preemptionPlugin(fw framework.Framework) (*preemptionPlugin, err
 	}
 	return w.defaultPreemption(fw)
 }
+
+func init() { handlers["gangs"] = gangs }

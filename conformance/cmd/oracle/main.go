@@ -43,10 +43,23 @@ type question struct {
 
 	Queued []queuedPod `json:"queued"`
 
+	Steps []json.RawMessage `json:"steps"`
+	Calls gangCalls         `json:"calls"`
+
 	Values   []json.RawMessage `json:"values"`
 	Selector json.RawMessage   `json:"selector"`
 	Labels   map[string]string `json:"labels"`
 	Node     json.RawMessage   `json:"node"`
+}
+
+// gangCalls is how the plugin Coscheduling is called, where that is not as
+// kube-scheduler does it.
+type gangCalls struct {
+	// NoPostFilterAfterPreFilter leaves out PostFilter for a pod that PreFilter rejects.
+	NoPostFilterAfterPreFilter bool `json:"noPostFilterAfterPreFilter"`
+	// LateUnreserve calls Unreserve for a rejected pod after the next step, as the
+	// binding cycle of that pod may.
+	LateUnreserve bool `json:"lateUnreserve"`
 }
 
 // failure is the answer to a question that could not be answered.

@@ -219,8 +219,20 @@ func order(q *question) (any, error) {
 		return nil, err
 	}
 	defer w.close()
+	less, err := w.less(q)
+	if err != nil {
+		return nil, err
+	}
+	return &orderAnswer{ID: q.ID, Less: less}, nil
+}
+
+// podsByName decodes the pods among the objects.
+func podsByName(objects []json.RawMessage) (map[string]*v1.Pod, error) {
 	pods := make(map[string]*v1.Pod)
-	for _, raw := range q.Objects {
+	for _, raw := range objects {
+		if isCustom(raw) {
+			continue
+		}
 		obj, _, err := decodeObject(raw)
 		if err != nil {
 			return nil, err
@@ -228,6 +240,15 @@ func order(q *question) (any, error) {
 		if pod, ok := obj.(*v1.Pod); ok {
 			pods[nameOf(pod).String()] = pod
 		}
+	}
+	return pods, nil
+}
+
+// less compares each queued pod with each other one.
+func (w *world) less(q *question) ([][]bool, error) {
+	pods, err := podsByName(q.Objects)
+	if err != nil {
+		return nil, err
 	}
 	infos := make([]*framework.QueuedPodInfo, 0, len(q.Queued))
 	for _, queued := range q.Queued {
@@ -245,16 +266,16 @@ func order(q *question) (any, error) {
 		}
 		infos = append(infos, info)
 	}
-	less := w.sched.Profiles[w.cfg.Profiles[0].SchedulerName].QueueSortFunc()
-	a := &orderAnswer{ID: q.ID, Less: [][]bool{}}
+	before := w.sched.Profiles[w.cfg.Profiles[0].SchedulerName].QueueSortFunc()
+	less := [][]bool{}
 	for _, x := range infos {
 		row := []bool{}
 		for _, y := range infos {
-			row = append(row, less(x, y))
+			row = append(row, before(x, y))
 		}
-		a.Less = append(a.Less, row)
+		less = append(less, row)
 	}
-	return a, nil
+	return less, nil
 }
 
 type signAnswer struct {

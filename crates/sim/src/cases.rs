@@ -10,6 +10,7 @@ mod cluster;
 mod cluster_event;
 mod config;
 mod features;
+mod gangs;
 pub mod local_oracle;
 mod node;
 mod pod;
@@ -61,6 +62,40 @@ pub enum OracleCaseKind {
     Config,
     /// Which of these pods comes first in activeQ, pair by pair.
     Order(Vec<CaseQueuedPod>),
+    /// What Coscheduling does with the members of groups.
+    Gangs(Box<GangCase>),
+}
+
+/// Members of groups, and what happens to them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GangCase {
+    /// The pods that are compared by [`GangStep::Order`].
+    pub queued: Vec<CaseQueuedPod>,
+    /// In this order.
+    pub steps: Vec<GangStep>,
+    /// kube-scheduler only: PostFilter is not called for pods that PreFilter rejects.
+    pub no_post_filter_after_pre_filter: bool,
+    /// kube-scheduler only: Unreserve of a rejected pod is called after the next step, as its binding cycle may.
+    pub late_unreserve: bool,
+}
+
+/// What happens to a pod. Pods are named `namespace/name`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "do", rename_all = "camelCase")]
+pub enum GangStep {
+    /// A scheduling cycle, unless the pod has a node: on this node, or, without one, no node fits.
+    Schedule {
+        pod: String,
+        node: String,
+        /// Loadmaster only: right after the step before, not eleven seconds later.
+        immediately: bool,
+    },
+    /// The pod times out at Permit, if it waits.
+    Timeout { pod: String },
+    /// The bind of the pod fails, if it is to be bound.
+    BindFails { pod: String },
+    /// Which pod comes first in activeQ, pair by pair.
+    Order,
 }
 
 /// A pod of the case's objects in the scheduling queue.
@@ -110,6 +145,12 @@ impl OracleCase {
         if let OracleCaseKind::Order(queued) = &self.kind {
             question["queued"] = json!(queued);
         }
+        if let OracleCaseKind::Gangs(gangs) = &self.kind {
+            question["queued"] = json!(gangs.queued);
+            question["steps"] = json!(gangs.steps);
+            question["calls"] = json!({"lateUnreserve": gangs.late_unreserve,
+                "noPostFilterAfterPreFilter": gangs.no_post_filter_after_pre_filter});
+        }
         question
     }
 
@@ -129,6 +170,7 @@ impl OracleCaseKind {
             OracleCaseKind::Sign => "sign",
             OracleCaseKind::Config => "config",
             OracleCaseKind::Order(_) => "order",
+            OracleCaseKind::Gangs(_) => "gangs",
         }
     }
 }

@@ -64,6 +64,7 @@ pub fn difference(case: &OracleCase, theirs: &Value, ours: &Value) -> Option<Dif
         OracleCaseKind::Sign => signatures(theirs, ours),
         OracleCaseKind::Config => configurations(theirs, ours),
         OracleCaseKind::Order(_) => differ("queue order", &theirs["less"], &ours["less"]),
+        OracleCaseKind::Gangs(_) => gangs(theirs, ours),
     }
 }
 
@@ -183,6 +184,21 @@ fn preemptions(theirs: &Value, ours: &Value) -> Option<Difference> {
         .or_else(|| differ("best candidates", &theirs["best"], &ours["best"]))
         .or_else(|| differ("status of PostFilter", &in_any_order(theirs), &in_any_order(ours)))
         .or_else(|| differ("nomination", &nominated(theirs), &nominated(ours)))
+}
+
+/// Compares answers about the members of groups, step by step.
+fn gangs(theirs: &Value, ours: &Value) -> Option<Difference> {
+    let n_steps = |answer: &Value| json!(answer["steps"].as_array().map(Vec::len));
+    let steps = theirs["steps"].as_array()?.iter().zip(ours["steps"].as_array()?).enumerate();
+    let each_step = |(at, (theirs, ours)): (usize, (&Value, &Value))| {
+        let parts =
+            ["preFilter", "postFilter", "permit", "waitSeconds", "allowed", "rejected", "less"];
+        let different = parts.into_iter().find(|part| theirs[part] != ours[part])?;
+        let text = format!("step {at}, {different}: kube-scheduler {theirs}, ours {ours}");
+        Some(Difference { kind: format!("{different} of Coscheduling"), text })
+    };
+    differ("number of steps", &n_steps(theirs), &n_steps(ours))
+        .or_else(|| steps.into_iter().find_map(each_step))
 }
 
 fn signatures(theirs: &Value, ours: &Value) -> Option<Difference> {

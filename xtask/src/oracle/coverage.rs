@@ -45,6 +45,15 @@ impl Coverage {
             OracleCaseKind::Sign => {
                 *self.refused.entry(answer["refusedBy"].to_string()).or_default() += 1
             }
+            OracleCaseKind::Gangs(_) => {
+                for step in answer["steps"].as_array().into_iter().flatten() {
+                    for point in ["preFilter", "postFilter", "permit"] {
+                        if let Some(status) = step.get(point) {
+                            self.gang_status(point, status);
+                        }
+                    }
+                }
+            }
             OracleCaseKind::Config | OracleCaseKind::Order(_) => {}
         }
     }
@@ -91,6 +100,17 @@ impl Coverage {
             count("victims", candidate["victims"].as_array().map_or(0, Vec::len));
             let n = candidate["pdbViolations"].as_u64().unwrap_or_default();
             count("violations", usize::try_from(n).unwrap_or(usize::MAX));
+        }
+    }
+
+    /// A status of Coscheduling, whose reasons have names and numbers.
+    fn gang_status(&mut self, point: &str, status: &Value) {
+        let code = status["code"].as_str().unwrap_or("none");
+        *self.codes.entry(format!("Coscheduling's {point} {code}")).or_default() += 1;
+        if let Some(reason) = status["reasons"][0].as_str() {
+            let words: Vec<&str> = reason.split(' ').filter(|it| it.len() > 3).take(5).collect();
+            let reason = without_names(&words.join(" "));
+            *self.reasons.entry(("Coscheduling".to_owned(), reason)).or_default() += 1;
         }
     }
 

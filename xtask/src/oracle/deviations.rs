@@ -1,5 +1,7 @@
 //! Intended deviations from kube-scheduler: for each, what Loadmaster must answer instead. Nothing is accepted without comparison.
 
+mod gangs;
+
 use std::borrow::Cow;
 
 use anyhow::Result;
@@ -21,7 +23,7 @@ enum ExpectedAnswer {
     /// What kube-scheduler answers to this other case.
     OfReferenceCase(fn(&OracleCase) -> OracleCase),
     /// kube-scheduler's answer with these changes.
-    Changed(fn(&mut Value)),
+    Changed(fn(&OracleCase, &mut Value)),
 }
 
 const DEVIATIONS: [Deviation; 5] = [
@@ -29,7 +31,7 @@ const DEVIATIONS: [Deviation; 5] = [
         text: "pods with ResourceClaims are rejected with our own reason, until devices are supported",
         scenario: Some("dynamic_resources/missing_claim.yaml"),
         applies: |case| is_about(case, &OracleCaseKind::Explain, has_resource_claims),
-        expected: ExpectedAnswer::Changed(|answer| reject_claims(&RESOURCE_CLAIMS, answer)),
+        expected: ExpectedAnswer::Changed(|_, answer| reject_claims(&RESOURCE_CLAIMS, answer)),
     },
     Deviation {
         text: "of two pods on a node with the same host port, kube-scheduler's dry run frees the port with the first victim",
@@ -52,7 +54,7 @@ const DEVIATIONS: [Deviation; 5] = [
         text: "pods with preemptionPolicy Never that fit on no node lose their nomination",
         scenario: Some("default_preemption/preemption_policy_never.yaml"),
         applies: |case| is_about(case, &OracleCaseKind::Preemption, never_preempts),
-        expected: ExpectedAnswer::Changed(clear_nomination_of_ineligible_pod),
+        expected: ExpectedAnswer::Changed(|_, answer| clear_nomination_of_ineligible_pod(answer)),
     },
     Deviation {
         text: "kube-scheduler panics when it scores the capacity for a claim whose class is in the annotation only",
@@ -62,14 +64,18 @@ const DEVIATIONS: [Deviation; 5] = [
     },
 ];
 
+fn all() -> impl Iterator<Item = &'static Deviation> {
+    DEVIATIONS.iter().chain(&gangs::DEVIATIONS)
+}
+
 /// The deviations that may affect this case.
 pub fn of(case: &OracleCase) -> Vec<&'static Deviation> {
-    DEVIATIONS.iter().filter(|deviation| (deviation.applies)(case)).collect()
+    all().filter(|deviation| (deviation.applies)(case)).collect()
 }
 
 /// All deviations that a scenario shows.
 pub fn with_scenario() -> impl Iterator<Item = (&'static Deviation, &'static str)> {
-    DEVIATIONS.iter().filter_map(|deviation| Some((deviation, deviation.scenario?)))
+    all().filter_map(|deviation| Some((deviation, deviation.scenario?)))
 }
 
 /// What Loadmaster must answer, from kube-scheduler's answer to the case. `ask` asks kube-scheduler about another case.
@@ -90,7 +96,7 @@ pub fn expected_answer<'a>(
         Cow::Owned(reference) => Cow::Owned(ask(&reference)?),
     };
     for change in changes {
-        change(expected.to_mut());
+        change(case, expected.to_mut());
     }
     Ok(expected)
 }

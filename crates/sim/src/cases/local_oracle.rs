@@ -1,5 +1,7 @@
 //! Loadmaster's answers in the format of `conformance/README.md`, so that they can be compared with kube-scheduler's.
 
+mod gangs;
+
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,12 +23,14 @@ use loadmaster_framework::plugin_args::decode_json_value;
 use loadmaster_framework::watched_objects::ObjectInfo;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, CycleState, EventObject, EventResource, FieldError,
-    FitError, Now, PodInfo, PostFilterCx, QueuedPodInfo, QueueingHint, Registry, TemplateError,
+    FitError, Now, PluginStates, PodInfo, PostFilterCx, QueuedPodInfo, QueueingHint, Registry, TemplateError,
 };
 use loadmaster_stdx::{ErrorChain, Rng};
 use serde_json::{Map, Value, json};
 
-use super::{CaseEvent, CaseQueuedPod, OracleCase, OracleCaseKind, watched_objects};
+use super::{
+    CaseEvent, CaseQueuedPod, GangCase, GangStep, OracleCase, OracleCaseKind, watched_objects,
+};
 use crate::world_loader::{self, SchedulingInput, SchedulingInputError};
 
 /// The time of every case, 2026-01-31: the oracle's is that of the run. What times decide must be the same at both.
@@ -121,7 +125,11 @@ impl LocalOracle {
                 Ok(json!({"signature": pod_signature(input.profile, &input.pod)}))
             }
             OracleCaseKind::Preemption => Ok(preemption(input, case.id)),
-            OracleCaseKind::Order(queued) => order(input, &case.objects, queued),
+            OracleCaseKind::Order(queued) => {
+                let states = input.plugin_states();
+                order(input, &states, &case.objects, queued)
+            }
+            OracleCaseKind::Gangs(gangs) => gangs::gangs(input, &case.objects, gangs),
             OracleCaseKind::Explain | OracleCaseKind::Config => Ok(explanation(input)),
         })?
     }
@@ -255,10 +263,10 @@ fn explanation(input: &mut SchedulingInput<'_>) -> Value {
 /// Which of the pods comes before which, by the queue sort plugin of the first pod's profile.
 fn order(
     input: &mut SchedulingInput<'_>,
+    states: &PluginStates,
     objects: &[Value],
     queued: &[CaseQueuedPod],
 ) -> Result<Value, LocalOracleError> {
-    let states = input.plugin_states();
     let mut all = Vec::new();
     for CaseQueuedPod { pod: name, timestamp, initial_attempt } in queued {
         let object = objects.iter().find(|object| is_pod(object, name));
@@ -278,7 +286,7 @@ fn order(
         });
     }
     let cycle = CycleState::default();
-    let cx = Cx { world: &input.world, cycle: &cycle, states: &states };
+    let cx = Cx { world: &input.world, cycle: &cycle, states };
     let Some(sort) = input.profile.queue_sort.first() else { return Ok(json!({"less": []})) };
     let row = |a: &QueuedPodInfo| -> Value {
         all.iter().map(|b| json!(sort.point.compare(cx, a, b) == Ordering::Less)).collect()

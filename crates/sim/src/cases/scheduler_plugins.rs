@@ -6,16 +6,18 @@ use super::case_rng::{CaseRng, Fields, NAMESPACES};
 use super::features::CaseFeature;
 use super::pod::{self, Role};
 use super::{
-    CaseQueuedPod, OracleCase, OracleCaseKind, cluster, full_name, preemption, watched_objects,
+    CaseQueuedPod, OracleCase, OracleCaseKind, cluster, full_name, gangs, preemption,
+    watched_objects,
 };
 
 /// A case about one of the extension points that these plugins have.
 pub(super) fn case(draw: &mut CaseRng, id: u64) -> OracleCase {
-    let mut case = match draw.range(0, 19) {
+    let mut case = match draw.range(0, 24) {
         0..6 => score_case(draw, id),
         6..12 => toleration_case(draw, id),
         12..17 => quota_case(draw, id),
-        _ => order_case(draw, id),
+        17..20 => order_case(draw, id),
+        _ => gangs::case(draw, id),
     };
     // Off by default in the older kube-scheduler that scheduler-plugins needs.
     case.feature_gates.insert("NodeDeclaredFeatures".to_owned(), false);
@@ -23,7 +25,7 @@ pub(super) fn case(draw: &mut CaseRng, id: u64) -> OracleCase {
 }
 
 /// A configuration with one profile.
-fn config(plugins: Value, plugin_config: Vec<Value>) -> Value {
+pub(super) fn config(plugins: Value, plugin_config: Vec<Value>) -> Value {
     let mut profile = Fields::default();
     profile.put("plugins", plugins);
     profile.put_some("pluginConfig", plugin_config);

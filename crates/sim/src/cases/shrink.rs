@@ -28,10 +28,30 @@ pub fn shrink_case(
     };
     let mut progress = true;
     while progress {
-        progress = drop_objects(&mut best, &mut try_it);
+        progress = drop_steps(&mut best, &mut try_it);
+        progress |= drop_objects(&mut best, &mut try_it);
         progress |= drop_fields(&mut best, &mut try_it);
     }
     best
+}
+
+fn drop_steps(
+    best: &mut OracleCase,
+    try_it: &mut impl FnMut(OracleCase, &mut OracleCase) -> bool,
+) -> bool {
+    let (mut progress, mut at) = (false, 0);
+    while let OracleCaseKind::Gangs(gangs) = &best.kind
+        && at < gangs.steps.len()
+    {
+        let mut fewer = gangs.clone();
+        fewer.steps.remove(at);
+        let candidate = OracleCase { kind: OracleCaseKind::Gangs(fewer), ..best.clone() };
+        match try_it(candidate, best) {
+            true => progress = true,
+            false => at += 1,
+        }
+    }
+    progress
 }
 
 fn drop_objects(

@@ -11,7 +11,7 @@ use super::namespace_of;
 use crate::world_loader::SchedulingInput;
 
 /// Kinds that plugins watch, with their resources and whether they have namespaces.
-const KINDS: [(&str, &str, &str, bool); 9] = [
+const KINDS: [(&str, &str, &str, bool); 10] = [
     ("PersistentVolume", "", "persistentvolumes", false),
     ("PersistentVolumeClaim", "", "persistentvolumeclaims", true),
     ("StorageClass", "storage.k8s.io", "storageclasses", false),
@@ -21,6 +21,7 @@ const KINDS: [(&str, &str, &str, bool); 9] = [
     ("VolumeAttachment", "storage.k8s.io", "volumeattachments", false),
     ("PriorityClass", "scheduling.k8s.io", "priorityclasses", false),
     ("ElasticQuota", "scheduling.x-k8s.io", "elasticquotas", true),
+    ("PodGroup", "scheduling.x-k8s.io", "podgroups", true),
 ];
 
 /// Identifies an object of these kinds; `None` for other objects.

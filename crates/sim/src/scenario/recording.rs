@@ -101,7 +101,9 @@ pub fn scenario_from_case(case: &OracleCase, about: &str, from: &str) -> Option<
             }
             let _ = writeln!(text, "  hints: {{{}: unknown}}", event.plugin);
         }
-        OracleCaseKind::Config | OracleCaseKind::Order(_) => return None,
+        OracleCaseKind::Config | OracleCaseKind::Order(_) | OracleCaseKind::Gangs(_) => {
+            return None;
+        }
     }
     Some(text)
 }
