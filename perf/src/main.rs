@@ -4,13 +4,16 @@
 //! `loadmaster-perf [SUBSTRING]` runs the workloads whose name contains the text. Each is measured twice in a new world: cold (the
 //! first fifth of the pods, with the first pod of every template) and preheated (the other pods). The column `keys` is the number of
 //! different answers that plugins prepared for pods. `loadmaster-perf volumes` measures pods with claims; `loadmaster-perf volume-memory` the
-//! memory of volumes and claims; `loadmaster-perf preemption` pods that evict others; `loadmaster-perf quotas` pods in namespaces with quotas; `loadmaster-perf extender` the overhead of calling an extender.
+//! memory of volumes and claims; `loadmaster-perf preemption` pods that evict others; `loadmaster-perf quotas` pods in namespaces with quotas;
+//! `loadmaster-perf gangs` PodGroups with Coscheduling; `loadmaster-perf extender` the overhead of calling an extender.
 
 #![expect(clippy::disallowed_types, reason = "measuring is reading a clock")]
 
 mod extender;
+mod gangs;
 mod preemption;
 mod quotas;
+mod timed_engine;
 mod volumes;
 mod workload;
 
@@ -34,6 +37,7 @@ fn main() -> Result<()> {
     match wanted.as_str() {
         extender::SERVE => return extender::serve(),
         "extender" => return extender::measure(),
+        "gangs" => return gangs::measure(),
         "preemption" => return preemption::measure(),
         "quotas" => return quotas::measure(),
         "volumes" => return volumes::measure(),

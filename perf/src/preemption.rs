@@ -2,14 +2,16 @@
 //! in a cluster.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use loadmaster_api::{Node, Pod, Timestamp};
-use loadmaster_engine::engine::{ApiObject, CycleResult, DeletedObjectKey, EngineOptions};
-use loadmaster_engine::{Effect, Effects, Engine, EngineEvent, MonoTime, Now};
+use loadmaster_engine::engine::{ApiObject, CycleResult, DeletedObjectKey};
+use loadmaster_engine::{Effect, Effects, EngineEvent, MonoTime, Now};
 use loadmaster_framework::api_calls::{ApiRequest, Verb};
 use serde_json::{Value, json};
+
+use crate::timed_engine::TimedEngine;
 
 const N_NODES: u32 = 5_000;
 const PODS_PER_NODE: u32 = 4;
@@ -44,7 +46,7 @@ pub fn measure() -> Result<()> {
             bench.preempt(workload, nth).with_context(|| format!("pod {nth}"))?;
         }
         let n = f64::from(N_PREEMPTORS);
-        let (deciding, total) = (bench.deciding.as_secs_f64(), bench.in_engine.as_secs_f64());
+        let (deciding, total) = (bench.deciding.as_secs_f64(), bench.engine.elapsed.as_secs_f64());
         println!(
             "| {} | {:.0} | {:.0} | {:.0} |",
             workload.name,
@@ -57,12 +59,11 @@ pub fn measure() -> Result<()> {
 }
 
 struct Bench {
-    engine: Engine,
+    /// Measured since the cluster was added.
+    engine: TimedEngine,
     now: Duration,
     /// Time in the engine from the event of a pod to the end of the scheduling cycle in which it preempts.
     deciding: Duration,
-    /// Time in all calls of the engine since the cluster was added.
-    in_engine: Duration,
     /// The node to which the last pod was bound.
     bound_to: Option<String>,
     n_evicted: u32,
@@ -71,18 +72,14 @@ struct Bench {
 impl Bench {
     fn new() -> Result<Bench> {
         let registry = loadmaster_plugins::in_tree_registry();
-        let profile = crate::profile_of(&registry, json!({}), json!([]))?;
-        let kinds: Vec<_> = profile.watches.iter().map(|watch| watch.kind.clone()).collect();
-        let gates = loadmaster_config::AllFeatureGates::default().framework_gates();
         let mut bench = Bench {
-            engine: Engine::new(vec![profile], gates, EngineOptions::default()),
+            engine: TimedEngine::new(&registry, json!({}))?,
             now: Duration::ZERO,
             deciding: Duration::ZERO,
-            in_engine: Duration::ZERO,
             bound_to: None,
             n_evicted: 0,
         };
-        for kind in kinds {
+        for kind in bench.engine.watched_kinds.clone() {
             let (group, resource) = (kind.group, kind.resource);
             bench.apply(EngineEvent::Synced { group, resource, has_synced: true })?;
         }
@@ -100,7 +97,7 @@ impl Bench {
                 bench.add_pod(&low)?;
             }
         }
-        bench.in_engine = Duration::ZERO;
+        bench.engine.elapsed = Duration::ZERO;
         Ok(bench)
     }
 
@@ -118,14 +115,12 @@ impl Bench {
             high["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
                 json!([term]);
         }
-        let (n_evicted, before) = (self.n_evicted, self.in_engine);
+        let (n_evicted, before) = (self.n_evicted, self.engine.elapsed);
         self.add_pod(&high)?;
         self.cycle(true, before)?;
         ensure!(self.n_evicted == n_evicted + 2, "{} pods evicted", self.n_evicted - n_evicted);
         self.now += BACKOFF;
-        let (mut effects, start) = (Effects::new(), Instant::now());
-        self.engine.handle_timeouts(self.now(), &mut effects);
-        self.in_engine += start.elapsed();
+        let effects = self.engine.handle_timeouts(self.now());
         self.execute(effects)?;
         self.bound_to = None;
         self.cycle(false, before)?;
@@ -135,11 +130,9 @@ impl Bench {
     }
 
     fn cycle(&mut self, is_measured: bool, before: Duration) -> Result<()> {
-        let (mut effects, now, start) = (Effects::new(), self.now(), Instant::now());
-        let cycled = self.engine.cycle(now, &mut effects);
-        self.in_engine += start.elapsed();
+        let (cycled, effects) = self.engine.cycle(self.now());
         if is_measured {
-            self.deciding += self.in_engine - before;
+            self.deciding += self.engine.elapsed - before;
         }
         ensure!(cycled == CycleResult::Ran, "no scheduling cycle");
         self.execute(effects)
@@ -152,9 +145,7 @@ impl Bench {
 
     fn apply(&mut self, event: EngineEvent) -> Result<()> {
         self.now += Duration::from_micros(1);
-        let (mut effects, now, start) = (Effects::new(), self.now(), Instant::now());
-        self.engine.apply_event(now, event, &mut effects);
-        self.in_engine += start.elapsed();
+        let effects = self.engine.apply(self.now(), event);
         self.execute(effects)
     }
 

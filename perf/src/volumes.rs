@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use loadmaster_api::{Node, Pod, Str, Timestamp};
-use loadmaster_engine::engine::{ApiObject, CycleResult, EngineOptions};
-use loadmaster_engine::{Effect, Effects, Engine, EngineEvent, MonoTime, Now};
+use loadmaster_engine::engine::{ApiObject, CycleResult};
+use loadmaster_engine::{Effect, Effects, EngineEvent, MonoTime, Now};
 use loadmaster_framework::api_calls::{ApiRequest, ObjectRef};
 use serde_json::{Value, json};
+
+use crate::timed_engine::TimedEngine;
 
 const DRIVER: &str = "csi.example.com";
 const CLASS: &str = "fast";
@@ -78,7 +80,7 @@ pub fn measure() -> Result<()> {
             bench.schedule(nth).with_context(|| format!("pod {nth}"))?;
         }
         let n = f64::from(workload.n_pods);
-        let (deciding, total) = (bench.deciding.as_secs_f64(), bench.in_engine.as_secs_f64());
+        let (deciding, total) = (bench.deciding.as_secs_f64(), bench.engine.elapsed.as_secs_f64());
         println!(
             "| {} | {} | {:.0} | {:.1} | {:.1} |",
             workload.name,
@@ -117,12 +119,11 @@ fn resident_kib() -> Result<u64> {
 
 struct Bench {
     volumes: Volumes,
-    engine: Engine,
+    /// Measured since the nodes were added.
+    engine: TimedEngine,
     started: Instant,
     /// Time in the engine from the event of a pod to the end of its scheduling cycle.
     deciding: Duration,
-    /// Time in all calls of the engine since the nodes were added.
-    in_engine: Duration,
     /// The pod that is being scheduled.
     pod: Value,
     is_bound: bool,
@@ -132,20 +133,17 @@ struct Bench {
 impl Bench {
     fn new(volumes: Volumes, n_nodes: u32) -> Result<Bench> {
         let registry = loadmaster_plugins::in_tree_registry();
-        let profile = crate::profile_of(&registry, json!({}), json!([]))?;
-        let gates = loadmaster_config::AllFeatureGates::default().framework_gates();
         let mut bench = Bench {
             volumes,
-            engine: Engine::new(vec![profile], gates, EngineOptions::default()),
+            engine: TimedEngine::new(&registry, json!({}))?,
             started: Instant::now(),
             deciding: Duration::ZERO,
-            in_engine: Duration::ZERO,
             pod: Value::Null,
             is_bound: false,
             version: 1,
         };
         bench.add_cluster(n_nodes)?;
-        bench.in_engine = Duration::ZERO;
+        bench.engine.elapsed = Duration::ZERO;
         Ok(bench)
     }
 
@@ -238,12 +236,10 @@ impl Bench {
         self.pod = pod(nth, &claim);
         self.is_bound = false;
         let parsed: Pod = serde_json::from_value(self.pod.clone())?;
-        let before = self.in_engine;
+        let before = self.engine.elapsed;
         self.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(parsed))))?;
-        let (mut effects, now, start) = (Effects::new(), self.now(), Instant::now());
-        let cycled = self.engine.cycle(now, &mut effects);
-        self.in_engine += start.elapsed();
-        self.deciding += self.in_engine - before;
+        let (cycled, effects) = self.engine.cycle(self.now());
+        self.deciding += self.engine.elapsed - before;
         ensure!(cycled == CycleResult::Ran, "no scheduling cycle");
         self.execute(effects)?;
         ensure!(self.is_bound, "the pod is not bound");
@@ -278,9 +274,7 @@ impl Bench {
     }
 
     fn apply(&mut self, event: EngineEvent) -> Result<()> {
-        let (mut effects, now, start) = (Effects::new(), self.now(), Instant::now());
-        self.engine.apply_event(now, event, &mut effects);
-        self.in_engine += start.elapsed();
+        let effects = self.engine.apply(self.now(), event);
         self.execute(effects)
     }
 

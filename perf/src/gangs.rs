@@ -1,0 +1,199 @@
+//! Gangs: all PodGroups and their pods are created at once, and are scheduled with Coscheduling through an engine, as in a cluster.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use loadmaster_api::{Node, Pod, Str, Timestamp};
+use loadmaster_engine::engine::{ApiObject, CycleResult};
+use loadmaster_engine::{Effect, Effects, EngineEvent, MonoTime, Now};
+use loadmaster_framework::api_calls::{ApiRequest, ObjectRef, Verb};
+use loadmaster_stdx::Map;
+use serde_json::{Value, json};
+
+use crate::timed_engine::TimedEngine;
+
+const N_NODES: u32 = 5_000;
+const N_GANGS: u32 = 1_000;
+const MEMBERS: u32 = 100;
+/// The project's target in pods per second.
+const TARGET: u32 = 20_000;
+
+/// What a workload adds to each PodGroup.
+const WORKLOADS: [(&str, fn() -> Value); 2] = [
+    ("1,000 gangs of 100, 5,000 nodes", || json!({})),
+    (
+        "1,000 gangs of 100 with minResources, 5,000 nodes",
+        || json!({"cpu": "10", "memory": "10Gi"}),
+    ),
+];
+
+/// Runs all workloads and prints a table.
+pub fn measure() -> Result<()> {
+    println!(
+        "| workload | target/s | pods/s | us per pod: events of new pods | scheduling cycles | binds and their events |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- |");
+    for (name, min_resources) in WORKLOADS {
+        let n = f64::from(N_GANGS * MEMBERS);
+        let mut bench = Bench::new(&min_resources())?;
+        bench.add_pods()?;
+        let adding = bench.engine.elapsed.as_secs_f64();
+        bench.schedule_all()?;
+        let (total, cycles) = (bench.engine.elapsed.as_secs_f64(), bench.in_cycles.as_secs_f64());
+        let micros = |seconds: f64| seconds * 1e6 / n;
+        println!(
+            "| {name} | {TARGET} | {:.0} | {:.1} | {:.1} | {:.1} |",
+            n / total,
+            micros(adding),
+            micros(cycles),
+            micros(total - adding - cycles),
+        );
+    }
+    Ok(())
+}
+
+struct Bench {
+    engine: TimedEngine,
+    started: Instant,
+    in_cycles: Duration,
+    /// Pods that are not bound, as the API server has them.
+    pending: Map<String, Pod>,
+}
+
+impl Bench {
+    fn new(min_resources: &Value) -> Result<Bench> {
+        let registry = loadmaster_plugins::in_tree_registry();
+        let registry = loadmaster_scheduler_plugins::with_scheduler_plugins(registry);
+        let enabled = json!([{"name": "Coscheduling"}]);
+        let plugins = json!({"multiPoint": {"enabled": enabled},
+            "queueSort": {"enabled": enabled, "disabled": [{"name": "*"}]}});
+        let mut bench = Bench {
+            engine: TimedEngine::new(&registry, json!({"plugins": plugins}))?,
+            started: Instant::now(),
+            in_cycles: Duration::ZERO,
+            pending: Map::default(),
+        };
+        for kind in bench.engine.watched_kinds.clone() {
+            let (group, resource) = (kind.group, kind.resource);
+            bench.apply(EngineEvent::Synced { group, resource, has_synced: true })?;
+        }
+        for i in 0..N_NODES {
+            let name = format!("node-{i}");
+            let metadata = json!({"name": name, "labels": {"kubernetes.io/hostname": name}});
+            let amounts = json!({"cpu": "16", "memory": "64Gi", "pods": "110"});
+            let node: Node = serde_json::from_value(
+                json!({"metadata": metadata, "status": {"allocatable": amounts}}),
+            )?;
+            bench.apply(EngineEvent::Upsert(ApiObject::Node(Arc::new(node))))?;
+        }
+        for gang in 0..N_GANGS {
+            bench.add_pod_group(gang, min_resources)?;
+        }
+        bench.engine.elapsed = Duration::ZERO;
+        Ok(bench)
+    }
+
+    fn add_pod_group(&mut self, gang: u32, min_resources: &Value) -> Result<()> {
+        let name = format!("train-{gang}");
+        let object = ObjectRef {
+            group: Str::new("scheduling.x-k8s.io"),
+            resource: Str::new("podgroups"),
+            namespace: Str::new("default"),
+            name: Str::new(&name),
+        };
+        let mut value = json!({
+            "metadata": {"name": name, "namespace": "default", "resourceVersion": (gang + 1).to_string(),
+                "creationTimestamp": "1970-01-01T00:00:00Z"},
+            "spec": {"minMember": MEMBERS},
+        });
+        if min_resources.as_object().is_some_and(|amounts| !amounts.is_empty()) {
+            value["spec"]["minResources"] = min_resources.clone();
+        }
+        self.apply(EngineEvent::ObjectChanged { object, value: Some(value) })
+    }
+
+    /// The pods of all gangs in turn, as the Jobs of several users create them.
+    fn add_pods(&mut self) -> Result<()> {
+        for nth in 0..MEMBERS {
+            for gang in 0..N_GANGS {
+                let pod: Pod = serde_json::from_value(pod(gang, nth))?;
+                self.pending.insert(pod.metadata.name.to_string(), pod.clone());
+                self.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(pod))))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn schedule_all(&mut self) -> Result<()> {
+        loop {
+            let (now, before) = (self.now(), self.engine.elapsed);
+            let (cycled, effects) = self.engine.cycle(now);
+            self.in_cycles += self.engine.elapsed - before;
+            self.execute(effects)?;
+            if cycled != CycleResult::Ran {
+                break;
+            }
+        }
+        ensure!(self.pending.is_empty(), "{} pods are not bound", self.pending.len());
+        Ok(())
+    }
+
+    fn now(&self) -> Now {
+        let nanos = self.started.elapsed().as_nanos();
+        Now { mono: MonoTime(nanos as u64), wall: Timestamp(nanos as i64) }
+    }
+
+    fn apply(&mut self, event: EngineEvent) -> Result<()> {
+        let effects = self.engine.apply(self.now(), event);
+        self.execute(effects)
+    }
+
+    fn execute(&mut self, effects: Effects) -> Result<()> {
+        for effect in effects {
+            match effect {
+                Effect::Call(call) => {
+                    let reply = Ok(call.request.body.clone().unwrap_or_default());
+                    self.apply(EngineEvent::Replied { call: call.id, reply })?;
+                    self.answer(&call.request)?;
+                }
+                Effect::CallExtender(_) => bail!("there is no extender"),
+                Effect::RecordEvent(event) if event.is_warning => bail!("{}", event.note),
+                Effect::RecordEvent(_) | Effect::Observe(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The watch event after a bind.
+    fn answer(&mut self, request: &ApiRequest) -> Result<()> {
+        let body = request.body.as_ref().context("a request without an object")?;
+        ensure!(
+            (request.verb, request.subresource.as_str()) == (Verb::Create, "binding"),
+            "{request:?}"
+        );
+        let node = body["target"]["name"].as_str().context("a binding without a node")?;
+        let pod = self.pending.remove(request.name.as_str());
+        let mut pod = pod.with_context(|| format!("{} is bound twice", request.name))?;
+        pod.spec.node_name = Str::new(node);
+        self.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(pod))))
+    }
+}
+
+/// A pod of an indexed Job, as the API server has it.
+fn pod(gang: u32, nth: u32) -> Value {
+    let (job, name) = (format!("train-{gang}"), format!("train-{gang}-{nth}"));
+    let sources = json!([{"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}}]);
+    json!({
+        "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"),
+            "labels": {"scheduling.x-k8s.io/pod-group": job, "batch.kubernetes.io/job-name": job,
+                "batch.kubernetes.io/job-completion-index": nth.to_string()},
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": format!("uid-{job}"), "controller": true}]},
+        "spec": {"schedulerName": "default-scheduler", "priority": 0,
+            "containers": [{"name": "main", "image": "train:v1", "resources": {"requests": {"cpu": "100m", "memory": "100Mi"}}}],
+            "tolerations": (["not-ready", "unreachable"].map(|condition| json!({"key": format!("node.kubernetes.io/{condition}"),
+                "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}))),
+            "volumes": [{"name": format!("kube-api-access-{gang}-{nth}"), "projected": {"sources": sources}}]},
+        "status": {"phase": "Pending"},
+    })
+}

@@ -1,0 +1,51 @@
+//! An engine, and the time that its calls take.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use loadmaster_engine::engine::{CycleResult, EngineOptions};
+use loadmaster_engine::{Effects, Engine, EngineEvent, Now};
+use loadmaster_framework::{Gvr, Registry};
+use serde_json::{Value, json};
+
+/// Measures all calls of an engine with one profile.
+pub struct TimedEngine {
+    engine: Engine,
+    /// Kinds that the plugins watch.
+    pub watched_kinds: Vec<Gvr>,
+    /// Time in all calls.
+    pub elapsed: Duration,
+}
+
+impl TimedEngine {
+    /// An engine with this profile, as in a configuration.
+    pub fn new(registry: &Registry, profile: Value) -> Result<TimedEngine> {
+        let profile = crate::profile_of(registry, profile, json!([]))?;
+        let watched_kinds = profile.watches.iter().map(|watch| watch.kind.clone()).collect();
+        let gates = loadmaster_config::AllFeatureGates::default().framework_gates();
+        let engine = Engine::new(vec![profile], gates, EngineOptions::default());
+        Ok(TimedEngine { engine, watched_kinds, elapsed: Duration::ZERO })
+    }
+
+    fn timed<R>(&mut self, call: impl FnOnce(&mut Engine, &mut Effects) -> R) -> (R, Effects) {
+        let (mut effects, start) = (Effects::new(), Instant::now());
+        let result = call(&mut self.engine, &mut effects);
+        self.elapsed += start.elapsed();
+        (result, effects)
+    }
+
+    /// Handles an event.
+    pub fn apply(&mut self, now: Now, event: EngineEvent) -> Effects {
+        self.timed(|engine, effects| engine.apply_event(now, event, effects)).1
+    }
+
+    /// Runs at most one scheduling cycle.
+    pub fn cycle(&mut self, now: Now) -> (CycleResult, Effects) {
+        self.timed(|engine, effects| engine.cycle(now, effects))
+    }
+
+    /// Handles expired timers.
+    pub fn handle_timeouts(&mut self, now: Now) -> Effects {
+        self.timed(|engine, effects| drop(engine.handle_timeouts(now, effects))).1
+    }
+}
