@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
+	"unsafe"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,6 +16,8 @@ import (
 	internalcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"sigs.k8s.io/scheduler-plugins/pkg/coscheduling"
+	"sigs.k8s.io/scheduler-plugins/pkg/coscheduling/core"
+	"sigs.k8s.io/scheduler-plugins/pkg/util"
 )
 
 // gangPlugin is Coscheduling with the pods that wait at Permit, which the question
@@ -58,6 +63,30 @@ func (p waitingPod) Reject(string, string) {
 	}
 }
 
+// awaitAssignedPods waits until the plugin's informer handler, which nobody else can
+// wait for, has counted the members with a node.
+func (p *gangPlugin) awaitAssignedPods(pods map[string]*v1.Pod) error {
+	field := reflect.ValueOf(p.Coscheduling).Elem().FieldByName("pgMgr")
+	manager, ok := reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem().Interface().(core.Manager)
+	if !ok {
+		return errors.New("the plugin has no manager")
+	}
+	assigned := make(map[string]int)
+	for _, pod := range pods {
+		if group := util.GetPodGroupFullName(pod); group != "" && pod.Spec.NodeName != "" {
+			assigned[group]++
+		}
+	}
+	for group, want := range assigned {
+		for start := time.Now(); manager.GetAssignedPodCount(group) != want; time.Sleep(time.Millisecond) {
+			if time.Since(start) > syncLimit {
+				return fmt.Errorf("%d members of %s are assigned, not %d", manager.GetAssignedPodCount(group), group, want)
+			}
+		}
+	}
+	return nil
+}
+
 // gangStep is what happens to a pod; see conformance/README.md.
 type gangStep struct {
 	Do   string `json:"do"`
@@ -95,6 +124,9 @@ func gangs(q *question) (any, error) {
 	}
 	pods, err := podsByName(q.Objects)
 	if err != nil {
+		return nil, err
+	}
+	if err := plugin.awaitAssignedPods(pods); err != nil {
 		return nil, err
 	}
 	run := &gangRun{w: w, plugin: plugin, how: q.Calls, reserved: make(map[string]*v1.Pod)}

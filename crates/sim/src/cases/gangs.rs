@@ -113,6 +113,9 @@ fn pod(draw: &mut CaseRng, name: &str, namespace: &str, group: &str) -> Value {
     if draw.percent(60) {
         requests.put("memory", draw.pick(&["100Mi", "1G"]));
     }
+    if draw.percent(15) {
+        requests.put("example.com/gpu", "1");
+    }
     let containers =
         json!([{"name": "c", "image": "i", "resources": {"requests": Value::from(requests)}}]);
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod",

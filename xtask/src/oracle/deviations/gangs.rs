@@ -47,7 +47,7 @@ pub(super) const DEVIATIONS: [Deviation; 9] = [
         }),
     },
     Deviation {
-        text: "and its PostFilter only says so here",
+        text: "PostFilter of a member that PreFilter rejects has no effect in Loadmaster, and only returns its message",
         scenario: None,
         applies: may_be_rejected_by_pre_filter,
         expected: ExpectedAnswer::Changed(add_post_filter),
