@@ -46,6 +46,6 @@ impl TimedEngine {
 
     /// Handles expired timers.
     pub fn handle_timeouts(&mut self, now: Now) -> Effects {
-        self.timed(|engine, effects| drop(engine.handle_timeouts(now, effects))).1
+        self.timed(|engine, effects| engine.handle_timeouts(now, effects)).1
     }
 }
