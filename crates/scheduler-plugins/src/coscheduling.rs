@@ -14,8 +14,10 @@
 //! as a pod without a group is, and the next attempt begins with it.
 
 mod args;
+mod explain;
 mod free_resources;
 mod groups;
+mod metrics;
 mod points;
 #[cfg(test)]
 mod tests;
@@ -35,6 +37,7 @@ use crate::pod_group::{GroupKey, PodGroup, PodGroupSpec, old_pod_groups, pod_gro
 use args::Args;
 use free_resources::check_free_resources;
 use groups::{Group, Groups, Place};
+use metrics::GroupMetrics;
 
 pub const NAME: &str = "Coscheduling";
 
@@ -46,6 +49,7 @@ struct Coscheduling {
     pod_groups: ObjectSlot<PodGroup>,
     old_pod_groups: ObjectSlot<PodGroup>,
     groups: PluginStateSlot<Groups>,
+    metrics: GroupMetrics,
     log: PluginLogger,
 }
 
@@ -59,6 +63,7 @@ fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> 
         pod_groups: watch(points, pod_groups()),
         old_pod_groups: watch(points, old_pod_groups()),
         groups: points.plugin_state_slot(Groups::default()),
+        metrics: GroupMetrics::new(points)?,
         log: points.logger(),
     });
     points.queue_sort = Some(plugin.clone());
@@ -173,6 +178,8 @@ impl Coscheduling {
             let has_room = group.is_trying || pod_group.spec.min_resources.is_none();
             group.is_complete && group.backoff_until.is_none() && has_room
         });
+        let shown = group.values(key, pod_group);
+        self.metrics.show(key, std::mem::replace(&mut group.shown, shown), shown);
         if shared != group.shares_results {
             cx.invalidate_keys(&key.namespace);
         }

@@ -65,6 +65,11 @@ fn free(node: NodeInfo<'_>, name: &str, own: &[&PodInfo]) -> i64 {
     if name == RESOURCE_PODS {
         return node.allocatable_pods() - node.n_pods() + own.len() as i64;
     }
+    let allocatable = node.allocatable(name);
+    if allocatable == 0 {
+        // As upstream does: pods that use a resource that the node no longer has take nothing away from other nodes.
+        return 0;
+    }
     let own: i64 = own.iter().map(|pod| pod.requests().resources.amount(name)).sum();
-    node.allocatable(name) - node.requested(name) + own
+    allocatable - node.requested(name) + own
 }

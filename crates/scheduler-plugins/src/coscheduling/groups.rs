@@ -14,7 +14,7 @@ use loadmaster_api::Timestamp;
 use loadmaster_framework::MonoTime;
 use loadmaster_stdx::Map;
 
-use crate::pod_group::GroupKey;
+use crate::pod_group::{GroupKey, PodGroup};
 
 /// All groups with at least one member.
 pub(super) type Groups = Map<GroupKey, Group>;
@@ -47,6 +47,19 @@ pub(super) struct Group {
     pub is_complete: bool,
     /// Members pass PreFilter whatever else happens, so that they share their results with other pods.
     pub shares_results: bool,
+    /// What the metrics show.
+    pub shown: Option<GroupValues>,
+}
+
+/// What the metrics show of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GroupValues {
+    /// `minMember` of the PodGroup.
+    pub min_member: i32,
+    /// Pods in the queue, pods with a node that wait for the others, and bound pods.
+    pub pods: [usize; 3],
+    /// Failed attempts since the last one that succeeded.
+    pub n_failures: u32,
 }
 
 /// Where a member is.
@@ -77,6 +90,8 @@ pub(super) struct Counts {
     pub pending: usize,
     /// Members with a node, reserved or bound.
     pub placed: usize,
+    /// Those that are not bound yet.
+    pub reserved: usize,
     /// Members with scheduling gates.
     pub gated: usize,
 }
@@ -89,6 +104,9 @@ impl Counts {
         match member.place {
             Place::Pending => count(&mut self.pending),
             Place::Reserved | Place::Bound => count(&mut self.placed),
+        }
+        if member.place == Place::Reserved {
+            count(&mut self.reserved);
         }
         if member.is_gated {
             count(&mut self.gated);
@@ -131,6 +149,15 @@ impl Group {
     /// A member.
     pub fn member(&self, uid: &str) -> Option<&Member> {
         self.members.get(uid)
+    }
+
+    /// What the metrics show; nothing of a group without pods or without PodGroup, or of the older API group.
+    pub fn values(&self, key: &GroupKey, pod_group: Option<&PodGroup>) -> Option<GroupValues> {
+        let pod_group = pod_group.filter(|_| !self.is_empty() && !key.is_old)?;
+        let Counts { pending, placed, reserved, .. } = self.counts;
+        let pods = [pending, reserved, placed - reserved];
+        let (min_member, n_failures) = (pod_group.spec.min_member, self.n_failures);
+        Some(GroupValues { min_member, pods, n_failures })
     }
 
     /// Whether it has no members.
@@ -221,6 +248,7 @@ mod tests {
         Counts {
             pending: count(|member| member.place == Place::Pending),
             placed: count(|member| member.place != Place::Pending),
+            reserved: count(|member| member.place == Place::Reserved),
             gated: count(|member| member.is_gated),
         }
     }

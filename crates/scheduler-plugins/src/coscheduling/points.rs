@@ -7,10 +7,10 @@ use loadmaster_api::Timestamp;
 use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::incremental::EvaluatorCx;
 use loadmaster_framework::{
-    Cx, Detail, Explain, FitError, Incremental, NodeInfo, ObjectChange, ObjectEventHandler, Permit,
-    PermitResult, PodChange, PodEventHandler, PodInfo, PostFilter, PostFilterCx, PostFilterResult,
-    PreFilter, PreFilterResult, PrepareCx, PrepareResult, QueueSort, QueuedPodInfo, Rejection,
-    Reserve, Rng, SerialCx,
+    Cx, FitError, Incremental, NodeInfo, ObjectChange, ObjectEventHandler, Permit, PermitResult,
+    PodChange, PodEventHandler, PodInfo, PostFilter, PostFilterCx, PostFilterResult, PreFilter,
+    PreFilterResult, PrepareCx, PrepareResult, QueueSort, QueuedPodInfo, Rejection, Reserve, Rng,
+    SerialCx,
 };
 
 use super::groups::{Member, Place};
@@ -325,12 +325,22 @@ impl ObjectEventHandler for Coscheduling {
             cx.sort_queue();
         }
         if is_changed {
+            self.warn_of_min_member(&key, new.as_ref());
             self.after_spec_change(&mut cx, &key, new.as_ref());
         }
     }
 }
 
 impl Coscheduling {
+    /// The definition of PodGroups does not allow it; another definition may.
+    fn warn_of_min_member(&self, key: &GroupKey, pod_group: Option<&PodGroup>) {
+        let min_member = pod_group.map_or(1, |pod_group| pod_group.spec.min_member);
+        if min_member < 1 {
+            let text = format_args!("PodGroup {key}: minMember is {min_member}, and counts as 1");
+            self.log.warn(text);
+        }
+    }
+
     fn after_spec_change(
         &self,
         cx: &mut SerialCx<'_>,
@@ -349,21 +359,5 @@ impl Coscheduling {
             _ => {}
         }
         self.activate_members(cx, key);
-    }
-}
-
-impl Explain for Coscheduling {
-    fn pod_details(&self, cx: Cx<'_>, pod: &PodInfo) -> Vec<Detail> {
-        let Some(key) = group_of(pod) else { return Vec::new() };
-        let Some(pod_group) = self.pod_group(cx.world, &key) else {
-            return vec![Detail::new("podGroup", format!("{key} (not found)"))];
-        };
-        let counts = self.group(cx.states, &key).map(|group| group.counts()).unwrap_or_default();
-        vec![
-            Detail::new("podGroup", key.to_string()),
-            Detail::new("minMember", i64::from(pod_group.spec.min_member)),
-            Detail::new("pods", counts.total() as i64),
-            Detail::new("podsWithNode", counts.placed as i64),
-        ]
     }
 }

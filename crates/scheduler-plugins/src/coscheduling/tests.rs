@@ -225,6 +225,10 @@ fn min_resources_must_be_free_without_the_group_itself() {
     let all = json!({"cpu": "5", "example.com/gpu": "2", "pods": "1"});
     check(all, &[], "Rejected resource gap: cpu: 1000m, example.com/gpu: 2");
     check(json!({}), &[], "All");
+    // The node does not have the resource any more.
+    let other = pod("other").request("example.com/gpu", "3");
+    let gap = "Rejected resource gap: example.com/gpu: 2";
+    check(json!({"example.com/gpu": "2"}), &[other], gap);
 }
 
 #[test]
@@ -375,4 +379,106 @@ fn keys_follow_every_change() {
         let pod = |rng: &mut Rng| random_member(rng).into();
         check_incremental_history(&mut bench, &mut rng, 150, pod, change).unwrap();
     }
+}
+
+#[test]
+fn explain_says_what_the_group_waits_for() {
+    #[track_caller]
+    fn check(bench: &mut PluginTestBench, want: &str) {
+        let shown = bench.explain(member("g-0", "g")).unwrap();
+        let waits_for = shown[0].split_once("waitsFor=").map(|(_, text)| text);
+        assert_eq!(waits_for.unwrap_or_default(), want, "{}", shown[0]);
+    }
+    let mut bench = bench(json!({}));
+    bench.add_pending_pod(member("g-0", "g")).unwrap();
+    check(&mut bench, "the PodGroup");
+    bench.object(&pod_groups(), pod_group("g", json!({"minMember": 3}))).unwrap();
+    check(&mut bench, "2 more pods to be created");
+    bench.add_pending_pod(member("g-1", "g")).unwrap();
+    let gate = json!([{"name": "wait"}]);
+    bench.add_pending_pod(member("g-2", "g").set_field("/spec/schedulingGates", gate)).unwrap();
+    check(&mut bench, "1 more pod without scheduling gates");
+    bench.add_pending_pod(member("g-2", "g")).unwrap();
+    check(&mut bench, "3 more pods to get a node");
+    let (_cycle, _) = reserve(&mut bench, "g-1");
+    check(&mut bench, "2 more pods to get a node");
+    bench.post_filter(member("g-2", "g").into(), 0).unwrap();
+    check(&mut bench, "the backoff after a failed attempt, 1 s more");
+    for name in ["g-0", "g-1", "g-2"] {
+        bench.add_assigned_pod("n", member(name, "g")).unwrap();
+    }
+    bench.advance_time(Duration::from_secs(1));
+    check(&mut bench, "");
+}
+
+#[test]
+fn metrics_show_each_group_as_long_as_it_exists() {
+    #[track_caller]
+    fn check(bench: &PluginTestBench, want: &[&str]) {
+        let mut lines = Vec::new();
+        for family in
+            bench.extension_points().metrics().iter().flat_map(|it| it.collector().collect())
+        {
+            let name = family.name().trim_start_matches("coscheduling_pod_group_").to_owned();
+            for metric in family.get_metric() {
+                let shown = ["pod_group", "state"];
+                let labels = metric.get_label().iter().filter(|it| shown.contains(&it.name()));
+                let labels: Vec<&str> = labels.map(|it| it.value()).collect();
+                lines.push(format!(
+                    "{name} {}: {}",
+                    labels.join(" "),
+                    metric.get_gauge().get_value()
+                ));
+            }
+        }
+        lines.sort_unstable();
+        assert_eq!(lines, want);
+    }
+    let mut bench = bench_with_group(json!({}), json!({"minMember": 3}), 0);
+    check(&bench, &[]);
+    for nth in 0..3 {
+        bench.add_pending_pod(member(&format!("g-{nth}"), "g")).unwrap();
+    }
+    bench.add_pending_pod(member("h-0", "h")).unwrap();
+    bench.add_assigned_pod("n", member("g-3", "g")).unwrap();
+    let (_cycle, _) = reserve(&mut bench, "g-0");
+    check(
+        &bench,
+        &[
+            "failed_attempts g: 0",
+            "min_member g: 3",
+            "pods g bound: 1",
+            "pods g pending: 2",
+            "pods g waiting: 1",
+        ],
+    );
+    for nth in 2..4 {
+        bench.delete_pod(&format!("default/g-{nth}"));
+    }
+    bench.object(&pod_groups(), pod_group("g", json!({"minMember": 2}))).unwrap();
+    bench.post_filter(member("g-1", "g").into(), 0).unwrap();
+    check(
+        &bench,
+        &[
+            "failed_attempts g: 1",
+            "min_member g: 2",
+            "pods g bound: 0",
+            "pods g pending: 1",
+            "pods g waiting: 1",
+        ],
+    );
+    bench.delete_object(&pod_groups(), "default", "g");
+    check(&bench, &[]);
+}
+
+#[test]
+fn a_min_member_below_one_counts_as_one_with_a_warning() {
+    let mut bench = bench(json!({}));
+    bench.add_pending_pod(member("g-0", "g")).unwrap();
+    let (_, lines) = loadmaster_framework::plugin_log::collect_log_lines(3, || {
+        bench.object(&pod_groups(), pod_group("g", json!({"minMember": 0}))).unwrap();
+    });
+    let texts: Vec<&str> = lines.iter().map(|line| &*line.message).collect();
+    assert_eq!(texts, ["PodGroup default/g: minMember is 0, and counts as 1"]);
+    assert_eq!(reserve(&mut bench, "g-0").1, "Allow");
 }
