@@ -5,6 +5,7 @@ mod cluster;
 mod cluster_driver;
 mod cluster_view;
 mod dashboard;
+mod gangs_sample;
 mod manifests;
 mod pod_counts;
 mod progress_lines;
@@ -53,7 +54,7 @@ use samples::Sample;
   loadmaster up
   loadmaster up --nodes 5000 --exit-when-settled
   loadmaster up -f manifests/ --nodes 50
-  loadmaster up --sample quotas
+  loadmaster up --sample gangs
   loadmaster up --stay --port 6443 --kubeconfig test.kubeconfig &
   kubectl get nodes,deployments -A -o yaml | loadmaster up -f -")]
 pub(crate) struct Args {

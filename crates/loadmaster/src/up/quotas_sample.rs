@@ -4,7 +4,7 @@
 
 use loadmaster_api::document::{Document, LocatedError};
 
-use super::sample_workload::{Action, Millis, SampleWorkload};
+use super::sample_workload::{Millis, SampleWorkload};
 
 /// The number of nodes without `--nodes`: a little more than all minimums together, so that only quotas limit the tenants.
 pub(super) const N_NODES: u32 = 8;
@@ -16,17 +16,7 @@ const ARRIVALS_MS: [(&str, Millis); 4] =
 /// The workload. An error would be a mistake in `quotas_sample.yaml`.
 pub(super) fn workload() -> Result<SampleWorkload, LocatedError> {
     let document = Document::new("quotas_sample.yaml", include_str!("quotas_sample.yaml"));
-    let mut objects = Vec::new();
-    let mut arrivals = Vec::new();
-    for object in document.decode_values()? {
-        let arrival = ARRIVALS_MS.iter().find(|(name, _)| object["metadata"]["name"] == *name);
-        match arrival {
-            Some((_, at_ms)) => arrivals.push((*at_ms, Action::Create(Box::new(object)))),
-            None => objects.push(object),
-        }
-    }
-    arrivals.sort_by_key(|(at_ms, _)| *at_ms);
-    Ok(SampleWorkload::new(objects, arrivals))
+    Ok(SampleWorkload::with_times(document.decode_values()?, &ARRIVALS_MS))
 }
 
 /// The default profile, with CapacityScheduling in place of DefaultPreemption.

@@ -168,9 +168,22 @@ pub(super) struct SampleWorkload {
 }
 
 impl SampleWorkload {
-    /// A workload without churn.
-    pub fn new(objects: Vec<Value>, arrivals: Vec<(Millis, Action)>) -> SampleWorkload {
-        SampleWorkload { objects, arrivals, nightly: None }
+    /// A workload without churn: its Jobs and Deployments are created at these times, by name, other objects at once.
+    pub fn with_times(objects: Vec<Value>, times_ms: &[(&str, Millis)]) -> SampleWorkload {
+        let mut workload =
+            SampleWorkload { objects: Vec::new(), arrivals: Vec::new(), nightly: None };
+        for object in objects {
+            let runs_pods = object["kind"] == "Job" || object["kind"] == "Deployment";
+            let time = times_ms.iter().find(|(name, _)| object["metadata"]["name"] == *name);
+            match time.filter(|_| runs_pods) {
+                Some((_, at_ms)) => {
+                    workload.arrivals.push((*at_ms, Action::Create(Box::new(object))));
+                }
+                None => workload.objects.push(object),
+            }
+        }
+        workload.arrivals.sort_by_key(|(at_ms, _)| *at_ms);
+        workload
     }
 }
 

@@ -5,8 +5,8 @@ use loadmaster_api::document::{Document, LocatedError};
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
-use super::quotas_sample;
 use super::sample_workload::{self, Churn, SampleWorkload};
+use super::{gangs_sample, quotas_sample};
 
 /// A sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -14,6 +14,8 @@ pub(super) enum Sample {
     /// Services, databases and Jobs with constraints of many kinds, and changes all the time.
     #[default]
     Default,
+    /// Jobs with PodGroups, whose pods are scheduled together or not at all.
+    Gangs,
     /// Three tenants with ElasticQuotas, which borrow from each other and reclaim what they lent.
     Quotas,
 }
@@ -23,6 +25,7 @@ impl Sample {
     pub fn n_nodes(self) -> u32 {
         match self {
             Sample::Default => sample_workload::N_NODES,
+            Sample::Gangs => gangs_sample::N_NODES,
             Sample::Quotas => quotas_sample::N_NODES,
         }
     }
@@ -31,7 +34,7 @@ impl Sample {
     pub fn nodes(self, n: u32) -> Vec<Value> {
         match self {
             Sample::Default => sample_workload::nodes(n).collect(),
-            Sample::Quotas => (0..n).map(plain_node).collect(),
+            Sample::Gangs | Sample::Quotas => (0..n).map(plain_node).collect(),
         }
     }
 
@@ -39,6 +42,7 @@ impl Sample {
     pub fn workload(self, n_nodes: u32) -> Result<SampleWorkload, LocatedError> {
         match self {
             Sample::Default => sample_workload::workload(n_nodes),
+            Sample::Gangs => gangs_sample::workload(),
             Sample::Quotas => quotas_sample::workload(),
         }
     }
@@ -52,6 +56,7 @@ impl Sample {
     pub fn scheduler_configuration(self) -> Option<Document> {
         match self {
             Sample::Default => None,
+            Sample::Gangs => Some(gangs_sample::scheduler_configuration()),
             Sample::Quotas => Some(quotas_sample::scheduler_configuration()),
         }
     }
