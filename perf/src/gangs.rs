@@ -36,7 +36,7 @@ const WORKLOADS: [GangWorkload; 2] = [
 /// Runs all workloads and prints a table.
 pub fn measure() -> Result<()> {
     println!(
-        "| workload | target/s | pods/s | us per pod: events of new pods | scheduling cycles | binds and their events |"
+        "| workload | target/s | pods/s | us per pod: events of new pods | scheduling cycles | requests and their events |"
     );
     println!("| --- | --- | --- | --- | --- | --- |");
     for GangWorkload { name, has_min_resources } in WORKLOADS {
@@ -170,17 +170,27 @@ impl Bench {
         Ok(())
     }
 
-    /// The watch event after a bind.
+    /// The watch event after a request: the pod has its node, or is nominated to the one with which it waits at Permit.
     fn answer(&mut self, request: &ApiRequest) -> Result<()> {
         let body = request.body.as_ref().context("a request without an object")?;
-        ensure!(
-            (request.verb, request.subresource.as_str()) == (Verb::Create, "binding"),
-            "{request:?}"
-        );
-        let node = body["target"]["name"].as_str().context("a binding without a node")?;
-        let pod = self.pending.remove(request.name.as_str());
-        let mut pod = pod.with_context(|| format!("{} is bound twice", request.name))?;
-        pod.spec.node_name = Str::new(node);
+        let name = request.name.as_str();
+        let pod = match (request.verb, request.subresource.as_str()) {
+            (Verb::Create, "binding") => {
+                let node = body["target"]["name"].as_str().context("a binding without a node")?;
+                let pod = self.pending.remove(name);
+                let mut pod = pod.with_context(|| format!("{name} is bound twice"))?;
+                pod.spec.node_name = Str::new(node);
+                pod
+            }
+            (Verb::StrategicMergePatch, "status") => {
+                let node = body["status"]["nominatedNodeName"].as_str();
+                let Some(node) = node else { bail!("{request:?}") };
+                let pod = self.pending.get_mut(name).with_context(|| format!("{name} is bound"))?;
+                pod.status.nominated_node_name = Str::new(node);
+                pod.clone()
+            }
+            _ => bail!("{request:?}"),
+        };
         self.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(pod))))
     }
 }
