@@ -221,7 +221,7 @@ impl OngoingPreemptions {
     /// deleted or terminating: the watch event may arrive before the response to the eviction, and there would be no further
     /// event.
     pub fn is_pod_running_preemption(&self, preemptor: &str, world: &World) -> bool {
-        match self.0.get(preemptor) {
+        match self.last_victims.get(preemptor) {
             None => false,
             Some(None) => true,
             Some(Some(victim)) => world.assigned_pod(victim).is_some_and(|pod| !pod.terminating),

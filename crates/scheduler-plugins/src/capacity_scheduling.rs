@@ -41,6 +41,8 @@ pub const NAME: &str = "CapacityScheduling";
 
 pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 
+const WAITS_FOR_EVICTIONS: &str = "not eligible due to pods that are being evicted";
+
 struct CapacityScheduling {
     quotas: ElasticQuotas,
     wanted: CycleStateSlot<Wanted>,
@@ -183,7 +185,7 @@ impl CapacityScheduling {
         match reclaims {
             None => !has_quota && has_lower_priority(other, preemptor),
             Some(false) => is_same && has_lower_priority(other, preemptor),
-            Some(true) => !is_same && self.quotas.uses_more_than_min(world, namespace),
+            Some(true) => !is_same && self.quotas.lends_more(world, namespace),
         }
     }
 
@@ -200,10 +202,15 @@ impl CapacityScheduling {
 }
 
 impl Preemption for CapacityScheduling {
-    /// PreFilter plugins before this one may have rejected the pod, so that no node is worth a try.
+    /// PreFilter plugins before this one may have rejected the pod, so that no node is worth a try; or the victims of nominated pods have to
+    /// go first, its own and others.
     fn ineligible_reason(&self, cx: Cx<'_>) -> Option<Reason> {
-        let is_missing = cx.cycle.get(self.wanted).is_none();
-        is_missing.then_some(Reason::Text("not eligible due to failed to read from cycleState"))
+        let Some(wanted) = cx.cycle.get(self.wanted) else {
+            return Some(Reason::Text("not eligible due to failed to read from cycleState"));
+        };
+        let waits = self.quotas.exceeded(cx.world, &wanted.namespace, wanted).is_some()
+            && self.quotas.exceeded_after_evictions(cx.world, wanted).is_none();
+        waits.then_some(Reason::Text(WAITS_FOR_EVICTIONS))
     }
 
     /// All nodes, in their order.
@@ -213,6 +220,9 @@ impl Preemption for CapacityScheduling {
 
     fn is_awaited_victim(&self, cx: &DryRunCx<'_>, preemptor: &PodInfo, other: &PodInfo) -> bool {
         let Some(wanted) = cx.cycle.get(self.wanted) else { return false };
+        if cx.world().ongoing_preemptions().is_victim(&other.uid) {
+            return true;
+        }
         let reclaims = self.reclaims_if_limited(cx.world(), preemptor, wanted);
         // Pods of its own namespace are awaited in any case.
         self.may_evict(cx.world(), preemptor, reclaims, other)
@@ -227,10 +237,23 @@ impl Preemption for CapacityScheduling {
         let preemptor = run.preemptor().clone();
         let namespace = &preemptor.template.namespace;
         let wanted = run.cx().cycle.get(self.wanted).cloned();
-        let wanted = wanted.unwrap_or_else(|| Wanted::only(&preemptor.requests().resources));
+        let wanted =
+            wanted.unwrap_or_else(|| Wanted::only(namespace, &preemptor.requests().resources));
         let reclaims = self.reclaims_if_limited(run.cx().world, &preemptor, &wanted);
+        // Pods that are being evicted for other preemptors, which are nominated, make no more room.
+        let ongoing = run.cx().world.ongoing_preemptions();
+        let (leaving, mut others): (Vec<_>, Vec<_>) =
+            run.pods().iter().cloned().partition(|other| ongoing.is_victim(&other.uid));
+        for other in &leaving {
+            run.remove_pod(other)?;
+        }
+        if !leaving.is_empty()
+            && run.preemptor_fits().is_ok()
+            && self.quotas.exceeded_after_evictions(run.cx().world, &wanted).is_none()
+        {
+            return Err(Rejection::unschedulable(WAITS_FOR_EVICTIONS));
+        }
         // The least important pods first: a quota stops lending when it is back at its minimum.
-        let mut others = run.pods().to_vec();
         others.sort_by(|a, b| compare_pod_importance(b, a));
         let mut removed = Vec::new();
         for other in others {
@@ -246,12 +269,12 @@ impl Preemption for CapacityScheduling {
             return Err(Rejection::unresolvable(text));
         }
         run.preemptor_fits()?;
-        let alone = Wanted::only(&preemptor.requests().resources);
+        let alone = Wanted::only(namespace, &preemptor.requests().resources);
         if self.quotas.exceeded(run.cx().world, namespace, &alone).is_some() {
             return Err(Rejection::unschedulable("global quota max exceeded"));
         }
         run.reprieve_removed_pods(removed, budgets, |run| {
-            self.quotas.exceeded(run.cx().world, namespace, &wanted).is_none()
+            self.quotas.exceeded_after_evictions(run.cx().world, &wanted).is_none()
         })
     }
 }

@@ -236,6 +236,7 @@ impl Engine {
     }
 
     fn delete_pod(&mut self, now: Now, uid: &str, effects: &mut Effects) {
+        self.world.ongoing_preemptions_mut().remove_victim(uid);
         if let Some(record) = self.pending.remove(uid) {
             self.world.delete_pending_pod(uid);
             self.delete_queued_pod(uid);

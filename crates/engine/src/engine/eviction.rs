@@ -44,7 +44,9 @@ impl Engine {
         for pod in &filtered.cleared_nominations {
             self.patch_status(now, &pod.uid, None, Some(Str::default()), effects);
         }
-        self.world.ongoing_preemptions_mut().start(&preemptor.uid);
+        let ongoing = self.world.ongoing_preemptions_mut();
+        ongoing.start(&preemptor.uid);
+        filtered.victims_to_evict().for_each(|victim| ongoing.add_victim(&victim.uid));
         let uid = preemptor.uid.clone();
         let node = filtered.nominated_node.clone().unwrap_or_default();
         let eviction = Eviction {
@@ -84,6 +86,7 @@ impl Engine {
             effects.push(self.preempted_event(eviction, victim, note));
             self.cancel_pre_bind(&victim.uid);
             self.handle_binding_error(now, &victim.uid, AttemptFailure::error(text), effects);
+            self.world.ongoing_preemptions_mut().remove_victim(&victim.uid);
             self.finish_victim(preemptor, &victim.uid, true);
             return;
         }
@@ -143,7 +146,11 @@ impl Engine {
         self.continue_eviction(now, preemptor, effects);
     }
 
+    /// One that was deleted counts as a victim until the watch reports that.
     fn finish_victim(&mut self, preemptor: &str, victim: &str, is_done: bool) {
+        if !is_done {
+            self.world.ongoing_preemptions_mut().remove_victim(victim);
+        }
         if let Some(eviction) = self.evictions.get_mut(preemptor) {
             eviction.running.retain(|pod| &*pod.uid != victim);
             eviction.has_failed |= !is_done;
@@ -160,8 +167,11 @@ impl Engine {
             if !eviction.running.is_empty() {
                 return;
             }
-            let last = eviction.last.take().filter(|_| !eviction.has_failed);
-            let Some(last) = last else { break };
+            let Some(last) = eviction.last.take() else { break };
+            if eviction.has_failed {
+                self.world.ongoing_preemptions_mut().remove_victim(&last.uid);
+                break;
+            }
             eviction.running.push(last.clone());
             self.world.ongoing_preemptions_mut().set_last_victim(preemptor, &last.uid);
             self.evict_victim(now, preemptor, &last, effects);

@@ -297,7 +297,7 @@ fn a_preemptor_waits_for_its_victims() {
         "the last victim is deleted"
     );
     preemptions.end("me");
-    assert!(preemptions.0.is_empty());
+    assert!(preemptions.last_victims.is_empty());
 }
 
 #[test]

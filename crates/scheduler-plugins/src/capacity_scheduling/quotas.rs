@@ -1,7 +1,9 @@
 //! All ElasticQuotas, and what the pods of their namespaces use.
 
 use loadmaster_api::Str;
-use loadmaster_framework::{NamespaceSums, NamespaceTotal, ObjectSlot, PodSum, Resources, World};
+use loadmaster_framework::{
+    NamespaceSums, NamespaceTotal, ObjectSlot, PodInfo, PodSum, Resources, World,
+};
 
 use super::Key;
 use super::quota::{ElasticQuota, amounts_text, excess};
@@ -16,6 +18,8 @@ pub(super) struct ElasticQuotas {
 /// What a pod and the nominated pods that count beside it request.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
+    /// The pod's namespace.
+    pub namespace: Str,
     /// With nominated pods of its namespace that are at least as important.
     pub in_namespace: Resources,
     /// Also with nominated pods of namespaces that use no more than their minimum.
@@ -24,8 +28,9 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// Without nominated pods.
-    pub fn only(requests: &Resources) -> Wanted {
-        Wanted { in_namespace: requests.clone(), in_all: requests.clone() }
+    pub fn only(namespace: &Str, requests: &Resources) -> Wanted {
+        let namespace = namespace.clone();
+        Wanted { namespace, in_namespace: requests.clone(), in_all: requests.clone() }
     }
 }
 
@@ -82,7 +87,7 @@ impl ElasticQuotas {
 
     /// What the pod of this key wants, together with nominated pods other than itself.
     pub fn wanted(&self, world: &World, key: &Key, own_uid: Option<&str>) -> Wanted {
-        let mut wanted = Wanted::only(&key.requests);
+        let mut wanted = Wanted::only(&key.namespace, &key.requests);
         if self.of_namespace(world, &key.namespace).is_none() {
             return wanted;
         }
@@ -110,6 +115,38 @@ impl ElasticQuotas {
         let Some((_, quota)) = self.of_namespace(world, namespace) else { return false };
         let used = self.used(world, namespace);
         quota.min.is_exceeded(used, &Resources::default())
+    }
+
+    /// The pods in namespaces with a quota that are being evicted: they still count, but their quota will be free soon.
+    fn leaving<'w>(&self, world: &'w World) -> impl Iterator<Item = &'w PodInfo> {
+        let victims = world.ongoing_preemptions().victims();
+        let pods = victims.filter_map(|uid| world.assigned_pod(uid)).map(|pod| &**pod);
+        pods.filter(|pod| self.of_namespace(world, &pod.template.namespace).is_some())
+    }
+
+    /// Whether a namespace with a quota will use more than its minimum when the pods that are being evicted are gone.
+    pub fn lends_more(&self, world: &World, namespace: &Str) -> bool {
+        let Some((_, quota)) = self.of_namespace(world, namespace) else { return false };
+        let mut used = self.used(world, namespace).clone();
+        for pod in self.leaving(world).filter(|pod| pod.template.namespace == *namespace) {
+            used.add_or_subtract(&pod.requests().resources, -1);
+        }
+        quota.min.is_exceeded(&used, &Resources::default())
+    }
+
+    /// The limit that the pod would exceed when the pods that are being evicted are gone.
+    pub fn exceeded_after_evictions(&self, world: &World, wanted: &Wanted) -> Option<Exceeded> {
+        let mut then = wanted.clone();
+        for pod in self.leaving(world) {
+            let requests = &pod.requests().resources;
+            then.in_all.add_or_subtract(requests, -1);
+            if pod.template.namespace == wanted.namespace {
+                then.in_namespace.add_or_subtract(requests, -1);
+            }
+        }
+        // Only resources that the pod requests count against the maximum.
+        then.in_namespace.scalars.retain(|(name, _)| wanted.in_namespace.scalar(name).is_some());
+        self.exceeded(world, &wanted.namespace, &then)
     }
 
     /// Whether a namespace with a quota would use more than its minimum with this request.

@@ -456,3 +456,39 @@ fn quotas_without_effect_are_logged_once() {
         ],
     );
 }
+
+/// Upstream evicts while nothing else is scheduled, but victims with a grace period still count there: it evicts more and more of them.
+#[test]
+fn pods_that_are_being_evicted_are_not_needed_twice() {
+    let mut bench = bench();
+    bench.delete_node("a");
+    bench.delete_node("b");
+    bench.node(node("c").allocatable("cpu", "6")).unwrap();
+    for (name, priority) in [("p1", 9), ("p2", 1), ("p3", 5)] {
+        assign(&mut bench, "c", of("red", name, "2", priority));
+    }
+    let evict = |bench: &mut PluginTestBench, victim: &str, preemptor: &str| {
+        bench.world.ongoing_preemptions_mut().add_victim(victim);
+        let nominated = Arc::new(bench.parse_pod(of("blue", preemptor, "2", 0)).unwrap());
+        bench.world.add_nominated_pod("c".into(), nominated);
+    };
+    let incoming = |name: &str| of("blue", name, "2", 0);
+    check_post_filter(&mut bench, incoming("first"), &expect!["nominates c; evicts p2"]);
+    evict(&mut bench, "red/p2", "first");
+    check_post_filter(&mut bench, incoming("second"), &expect!["nominates c; evicts p3"]);
+    evict(&mut bench, "red/p3", "second");
+    // Now `red` is at its minimum, and `blue` will be.
+    check_post_filter(
+        &mut bench,
+        incoming("third"),
+        &expect![
+            "clears; Unschedulable 0/1 nodes are available: 1 No victims found on node c for preemptor pod third."
+        ],
+    );
+    // It keeps its nomination until the quota is free.
+    check_post_filter(
+        &mut bench,
+        incoming("first"),
+        &expect!["Unschedulable not eligible due to pods that are being evicted"],
+    );
+}

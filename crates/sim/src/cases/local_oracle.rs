@@ -23,7 +23,8 @@ use loadmaster_framework::plugin_args::decode_json_value;
 use loadmaster_framework::watched_objects::ObjectInfo;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, CycleState, EventObject, EventResource, FieldError,
-    FitError, Now, PluginStates, PodInfo, PostFilterCx, QueuedPodInfo, QueueingHint, Registry, TemplateError,
+    FitError, Now, PluginStates, PodInfo, PostFilterCx, QueuedPodInfo, QueueingHint, Registry,
+    TemplateError,
 };
 use loadmaster_stdx::{ErrorChain, Rng};
 use serde_json::{Map, Value, json};

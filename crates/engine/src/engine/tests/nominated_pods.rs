@@ -52,3 +52,29 @@ fn a_preemptor_is_tried_again_when_its_last_victim_is_gone() {
         FailedScheduling web: 0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.
         0 active, 0 backing off, 1 unschedulable, 0 assumed, 1 on a"#]]);
 }
+
+/// A victim counts as one until it is gone, or will not be evicted.
+#[test]
+fn victims_are_known_until_they_are_deleted() {
+    let preempting = || {
+        let mut bench = Bench::new();
+        let containers = json!([{"name": "c", "resources": {"requests": {"cpu": "2"}}}]);
+        let old = json!({"nodeName": "a", "priority": 0, "containers": containers});
+        bench.set_pod("old", json!({}), old, json!({}));
+        let web = json!({"priority": 10, "containers": containers});
+        bench.set_pod("web", json!({}), web, json!({}));
+        bench.cycle();
+        bench
+    };
+    let is_victim = |bench: &Bench| bench.engine.world().ongoing_preemptions().is_victim("old");
+    let mut bench = preempting();
+    // The victim's condition, the preemptor's, the victim's deletion.
+    (0..3).for_each(|_| bench.reply(Ok(())));
+    assert!(bench.calls.is_empty() && is_victim(&bench));
+    bench.apply(EngineEvent::Delete(DeletedObjectKey::Pod("old".into())));
+    assert!(!is_victim(&bench));
+    let mut bench = preempting();
+    assert!(is_victim(&bench));
+    bench.reply(Err("no"));
+    assert!(!is_victim(&bench));
+}
