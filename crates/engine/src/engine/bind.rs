@@ -18,6 +18,8 @@ use crate::time::Now;
 impl Engine {
     /// Starts Bind. An extender that binds such pods takes precedence over all plugins (upstream's `extendersBinding`).
     pub(super) fn start_bind(&mut self, now: Now, uid: &str, effects: &mut Effects) {
+        // A condition or a nominated node that is not written yet: the bind overrides both.
+        self.forget_unsent_patch(uid);
         let Some(binding) = self.binding_mut(uid) else { return };
         binding.stage = Stage::Bind { member: None };
         binding.started = now.mono;

@@ -41,11 +41,9 @@ struct ConditionPatch {
 pub(super) struct StatusPatches(Map<Box<str>, Option<Patch>>);
 
 impl StatusPatches {
-    /// The pod is deleted or bound: drops the patch that would follow.
-    pub fn drop_patch_of_pod(&mut self, uid: &str) {
-        if let Some(next) = self.0.get_mut(uid) {
-            *next = None;
-        }
+    /// The pod is deleted or bound: drops the patch that would follow. Returns whether there was one.
+    pub fn drop_patch_of_pod(&mut self, uid: &str) -> bool {
+        self.0.get_mut(uid).is_some_and(|next| next.take().is_some())
     }
 }
 
@@ -84,6 +82,15 @@ impl Engine {
         match self.status_patches.0.get_mut(uid) {
             Some(next) => next.get_or_insert_default().add(patch),
             None => self.send_patch(&pod, &patch, effects),
+        }
+    }
+
+    /// Drops the patch that would follow the one in flight; if the bind fails, the next failed attempt writes its own condition.
+    pub(super) fn forget_unsent_patch(&mut self, uid: &str) {
+        if self.status_patches.drop_patch_of_pod(uid)
+            && let Some(pending) = self.pending.get_mut(uid)
+        {
+            pending.condition = None;
         }
     }
 

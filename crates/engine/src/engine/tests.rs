@@ -514,6 +514,27 @@ fn status_patches_of_a_pod_are_sent_one_at_a_time() {
         0 active, 0 backing off, 1 unschedulable, 0 assumed, 0 on a"#]]);
 }
 
+/// Written after the bind, the condition would be that of an earlier attempt, and the API server rejects the nominated node.
+#[test]
+fn a_bind_overrides_patches_that_were_not_sent() {
+    let mut bench = Bench::new();
+    bench.pod("gang", json!({"permit": "wait"}));
+    bench.cycle();
+    let decide = |bench: &mut Bench, decision| {
+        bench.apply(EngineEvent::Permit { uid: "gang".into(), plugin: None, decision });
+    };
+    decide(&mut bench, PermitDecision::Reject("quorum lost".to_owned()));
+    bench.apply(EngineEvent::Activate(vec!["gang".into()]));
+    bench.cycle();
+    decide(&mut bench, PermitDecision::Allow);
+    bench.reply(Ok(()));
+    bench.check(&expect![[r#"
+        call pods/gang/status {"nominatedNodeName":"a"}
+        FailedScheduling gang: 0/1 nodes are available: 1 quorum lost.
+        call pods/gang/binding
+        0 active, 0 backing off, 0 unschedulable, 1 assumed, 1 on a"#]]);
+}
+
 #[test]
 fn a_condition_is_written_again_after_an_error() {
     let mut bench = Bench::new();
