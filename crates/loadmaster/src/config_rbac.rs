@@ -7,6 +7,7 @@ use loadmaster_client::Kind;
 use loadmaster_config::CheckedConfiguration;
 use loadmaster_engine::Profile;
 use loadmaster_framework::{PolicyRule, Registry};
+use loadmaster_scheduler_plugins::pod_group::GROUP;
 use loadmaster_sim::world_loader;
 use loadmaster_stdx::ErrorChain;
 use serde::Serialize;
@@ -17,17 +18,20 @@ use crate::input::{self, GateArgs};
 /// Print the ClusterRole that a scheduler with this configuration needs.
 ///
 /// It has the permissions of the scheduler itself, those to list and watch the kinds that the enabled plugins watch, and those that the
-/// plugins require for themselves and their services.
+/// plugins require for themselves and their services; with --with-controllers also those of the controllers that `run --with-controllers` runs.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   loadmaster config rbac scheduler.yaml | kubectl apply -f -
-  loadmaster config rbac scheduler.yaml --name batch-scheduler")]
+  loadmaster config rbac scheduler.yaml --name batch-scheduler --with-controllers")]
 pub(crate) struct Args {
     /// KubeSchedulerConfiguration file in YAML or JSON; `-` reads standard input.
     file: String,
     /// Name of the ClusterRole.
     #[arg(long, value_name = "NAME", default_value = "loadmaster")]
     name: String,
+    /// Also print the permissions of the controllers that `run --with-controllers` runs.
+    #[arg(long)]
+    with_controllers: bool,
     #[command(flatten)]
     gates: GateArgs,
 }
@@ -54,6 +58,9 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Comm
         if !rules.contains(&rule) {
             rules.push(rule);
         }
+    }
+    if args.with_controllers {
+        rules.extend(controller_rules());
     }
     let role = ClusterRole {
         api_version: "rbac.authorization.k8s.io/v1",
@@ -98,6 +105,15 @@ fn scheduler_rules(checked: &CheckedConfiguration) -> Vec<PolicyRule> {
     rules
 }
 
+/// What the controllers of scheduler-plugins need besides.
+fn controller_rules() -> [PolicyRule; 2] {
+    let rule = |resources: [&str; 2], verbs: &[&str]| PolicyRule::new(&[GROUP], &resources, verbs);
+    [
+        rule(["elasticquotas", "podgroups"], &["list", "watch"]),
+        rule(["elasticquotas/status", "podgroups/status"], &["patch"]),
+    ]
+}
+
 /// What the plugins of a profile need.
 fn plugin_rules(profile: &Profile) -> Vec<PolicyRule> {
     let watched = profile.watches.iter().map(|watch| {
@@ -129,7 +145,7 @@ mod tests {
         let registry = loadmaster_plugins::in_tree_registry().with(def);
         let folder = std::env::temp_dir().join(format!("config-rbac-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let printed = |config: &str| {
+        let printed_with = |config: &str, with_controllers: bool| {
             let file = folder.join("scheduler.yaml");
             let head =
                 "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
@@ -137,12 +153,14 @@ mod tests {
             let args = Args {
                 file: file.display().to_string(),
                 name: "batch".to_owned(),
+                with_controllers,
                 gates: GateArgs::default(),
             };
             let mut out = Vec::new();
             assert!(run(&args, &registry, &mut out).is_ok());
             String::from_utf8(out).unwrap()
         };
+        let printed = |config: &str| printed_with(config, false);
         let plain = printed("leaderElection: {leaderElect: false}\n");
         expect_test::expect![[r##"
             # The permissions of a scheduler. Bind this ClusterRole to its user or service account, and, for client certificates on its HTTPS
@@ -317,6 +335,28 @@ mod tests {
               - podgroups/status
               resourceNames:
               - a
+              verbs:
+              - patch
+        "#]]
+        .assert_eq(&format!("{added}\n"));
+        let with_controllers = printed_with("leaderElection: {leaderElect: false}\n", true);
+        let added = rules(&with_controllers).into_iter().filter(|rule| !known.contains(rule));
+        let added: String = added.map(|rule| format!("\n- apiGroups:{rule}")).collect();
+        expect_test::expect![[r#"
+
+            - apiGroups:
+              - scheduling.x-k8s.io
+              resources:
+              - elasticquotas
+              - podgroups
+              verbs:
+              - list
+              - watch
+            - apiGroups:
+              - scheduling.x-k8s.io
+              resources:
+              - elasticquotas/status
+              - podgroups/status
               verbs:
               - patch
         "#]]

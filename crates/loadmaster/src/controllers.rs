@@ -1,5 +1,6 @@
 //! `loadmaster controllers`: the controllers of scheduler-plugins, with the flags of its program.
 
+mod beside_scheduler;
 mod endpoints;
 
 use std::io::Write;
@@ -19,7 +20,11 @@ use tokio::sync::watch;
 
 use crate::exit::{CommandResult, Exit, Failure};
 use crate::terminal;
+pub(crate) use beside_scheduler::service;
 use endpoints::{ControllerState, LEASE_NAME, ListenAddress};
+
+/// The user agent of all requests to the API server.
+const USER_AGENT: &str = concat!("loadmaster/", env!("CARGO_PKG_VERSION"), " controllers");
 
 /// The namespace of the Lease.
 const LEASE_NAMESPACE: &str = "kube-system";
@@ -87,8 +92,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
             kubeconfig: args.kubeconfig.clone(),
             context: None,
             master: None,
-            user_agent: concat!("loadmaster/", env!("CARGO_PKG_VERSION"), " controllers")
-                .to_owned(),
+            user_agent: USER_AGENT.to_owned(),
         };
         let cluster = Cluster::from_options(&options).await;
         let cluster = cluster.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;

@@ -8,13 +8,16 @@ use loadmaster_daemon::load_startup_config;
 use loadmaster_daemon::run::service::Service;
 use loadmaster_framework::Registry;
 
+use crate::controllers;
+
 /// Run the scheduler in a cluster, with kube-scheduler's flags; see `loadmaster run --help`.
 ///
 /// If the program is called kube-scheduler, `run` may be omitted.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct Args {
-    /// Flags of kube-scheduler, and of Loadmaster: `--shadow`, `--record`, `--record-max-size`, `--check-every`.
+    /// Flags of kube-scheduler, and of Loadmaster: `--shadow`, `--record`, `--record-max-size`, `--check-every`,
+    /// `--with-controllers`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
     flags: Vec<OsString>,
 }
@@ -34,7 +37,13 @@ pub(crate) fn run(
     services: &[Service],
 ) -> ExitCode {
     match load_startup_config(program, flags, registry).and_then(|plan| plan.start_logging()) {
-        Ok(ready) => loadmaster_daemon::run::run_scheduler(ready, services, &out_of_tree(registry)),
+        Ok(ready) => {
+            let mut services = services.to_vec();
+            if ready.options.loadmaster.with_controllers {
+                services.push(controllers::service(&ready));
+            }
+            loadmaster_daemon::run::run_scheduler(ready, &services, &out_of_tree(registry))
+        }
         Err(stop) => stop.report(),
     }
 }

@@ -42,6 +42,9 @@ pub struct LoadmasterFlags {
     /// logged and counted in loadmaster_decision_mismatches_total.
     #[arg(long, value_name = "int", default_value = "0", value_parser = pflag::integer::<u64>)]
     pub check_every: u64,
+    /// Also run the controllers of scheduler-plugins, which write the status of PodGroups and ElasticQuotas, while this replica is the leader.
+    #[arg(long, value_name = "bool", default_value = "false", value_parser = pflag::boolean, action = ArgAction::Set)]
+    pub with_controllers: bool,
 }
 
 /// The help heading of [`LoadmasterFlags`].

@@ -208,12 +208,14 @@ fn loadmaster_flags() {
         "--record=f",
         "--record-max-size=5Mi",
         "--check-every=9",
+        "--with-controllers",
     ]) else {
         panic!()
     };
     let flags = &options.loadmaster;
     assert!(flags.shadow && flags.record == "f" && flags.record_max_size == 5 << 20);
     assert_eq!(flags.check_every, 9);
+    assert!(flags.with_controllers);
     assert!(options.validate().is_empty());
     assert!(!options.all_flag_values().iter().any(|(name, _)| name == "record"));
     let Ok(ParsedCommandLine::Run(options)) =

@@ -106,12 +106,43 @@ fn respond(
     response
 }
 
+/// The value of the label `controller`.
+pub(super) const CONTROLLER: &str = "podgroup";
+
+/// A counter of `/metrics`.
+pub(super) struct Count {
+    pub name: &'static str,
+    pub help: &'static str,
+    pub value: u64,
+}
+
+/// The counters, with the names of controller-runtime.
+pub(super) fn counts(stats: &RunnerStats) -> [Count; 3] {
+    [
+        Count {
+            name: "controller_runtime_reconcile_total",
+            help: "Total number of reconciliations per controller.",
+            value: stats.n_reconciled,
+        },
+        Count {
+            name: "controller_runtime_reconcile_errors_total",
+            help: "Total number of reconciliation errors per controller.",
+            value: stats.n_failed_requests + stats.n_panics,
+        },
+        Count {
+            name: "controller_runtime_reconcile_panics_total",
+            help: "Total number of reconciliation panics per controller.",
+            value: stats.n_panics,
+        },
+    ]
+}
+
 /// `/healthz` and `/readyz`: the process answers.
 pub(super) fn probe(path: &str, _: &ControllerState) -> Option<String> {
     matches!(path, "/healthz" | "/readyz" | "/healthz/" | "/readyz/").then(|| "ok".to_owned())
 }
 
-/// `/metrics`, with the names of controller-runtime.
+/// `/metrics`.
 pub(super) fn metrics(path: &str, state: &ControllerState) -> Option<String> {
     if path != "/metrics" {
         return None;
@@ -123,28 +154,10 @@ pub(super) fn metrics(path: &str, state: &ControllerState) -> Option<String> {
         let _ =
             writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{labels} {value}");
     };
-    let controller = "{controller=\"podgroup\"}";
-    add(
-        "controller_runtime_reconcile_total",
-        "counter",
-        "Total number of reconciliations per controller.",
-        controller,
-        stats.n_reconciled,
-    );
-    add(
-        "controller_runtime_reconcile_errors_total",
-        "counter",
-        "Total number of reconciliation errors per controller.",
-        controller,
-        stats.n_failed_requests + stats.n_panics,
-    );
-    add(
-        "controller_runtime_reconcile_panics_total",
-        "counter",
-        "Total number of reconciliation panics per controller.",
-        controller,
-        stats.n_panics,
-    );
+    let controller = format!("{{controller=\"{CONTROLLER}\"}}");
+    for count in counts(&stats) {
+        add(count.name, "counter", count.help, &controller, count.value);
+    }
     if let Some(leadership) = &state.leadership {
         add(
             "leader_election_master_status",

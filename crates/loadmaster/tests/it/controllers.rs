@@ -91,6 +91,40 @@ fn the_controller_writes_the_status_while_it_leads() {
     drop(running);
 }
 
+/// In one process, while the scheduler leads; the definitions are installed when it runs already.
+#[test]
+fn the_controllers_run_beside_the_scheduler() {
+    let config = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n\
+                  clientConnection: {kubeconfig: kubeconfig}\nleaderElection: {leaderElect: true}\n";
+    let folder = Folder::new().with("config", config);
+    let _api = start_api_server(&folder);
+    let client = Client::new(folder.path("kubeconfig"));
+    let flags = ["run", "--config=config", "--secure-port=0", "--with-controllers"];
+    let leader = folder.start(&flags, "leader.log");
+    let is_leading = |log| folder.read(log).contains("Successfully acquired lease").then_some(());
+    wait_until("a leader", || is_leading("leader.log"));
+    let standby = folder.start(&flags, "standby.log");
+    create_definitions(&folder, &client);
+    wait_until("the definition", || (client.get(GROUPS).0 == 200).then_some(()));
+    let create_group = |name: &str| {
+        client.create(
+            GROUPS,
+            &json!({"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup",
+                "metadata": {"name": name}, "spec": {"minMember": 1}}),
+        );
+        let phase = || client.get(&format!("{GROUPS}/{name}")).1["status"]["phase"].clone();
+        wait_until("the phase", || (phase() == "Pending").then_some(()));
+    };
+    create_group("first");
+    // It ends the controllers before it releases the lease, and the next leader runs its own.
+    assert_eq!(leader.terminate(), Some(0));
+    let log = folder.read("leader.log");
+    assert!(!log.contains("A service"), "{log}");
+    wait_until("the other leader", || is_leading("standby.log"));
+    create_group("second");
+    assert_eq!(standby.terminate(), Some(0));
+}
+
 #[test]
 fn invalid_flags_are_usage_errors() {
     let folder = Folder::new();
