@@ -12,6 +12,7 @@ mod demos;
 mod drain;
 mod extender;
 mod gang;
+mod gangs;
 mod gpushare;
 mod histories;
 mod kill_writes;
@@ -102,6 +103,8 @@ enum E2eCommand {
     Demos,
     /// Test all-or-nothing scheduling with the example gang.
     Gang(gang::Args),
+    /// Compare gangs and quotas of scheduler-plugins and Loadmaster.
+    Gangs(gangs::Args),
     /// Test GPU sharing with the example extenders.
     Gpushare(gpushare::Args),
     /// Benchmark kube-apiserver with etcd and the embedded API server.
@@ -172,6 +175,7 @@ async fn dispatch(what: &E2eCommand) -> Result<bool> {
         E2eCommand::Record(args) => record::run(args).await,
         E2eCommand::Extender(args) => extender::run(args).await,
         E2eCommand::Gang(args) => gang::run(args).await,
+        E2eCommand::Gangs(args) => gangs::run(args).await,
         E2eCommand::Gpushare(args) => gpushare::run(args).await,
         E2eCommand::Servers(args) => apiserver_benchmark::run(args).await,
         E2eCommand::Guests(args) => upstream_components::run(args).await,

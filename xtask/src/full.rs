@@ -53,6 +53,7 @@ const STEPS: &[Step] = &[
     Xtask("e2e replicas --scheduler loadmaster --times 20"),
     Xtask("e2e beside --pods 5000"),
     Xtask("e2e volumes"),
+    Xtask("e2e gangs --check"),
 ];
 
 /// Arguments of `full`.

@@ -42,6 +42,14 @@ pub fn policy_for_writes_with_volumes(user: &str) -> Value {
         {"level": "None"}]))
 }
 
+/// A policy that logs which pods were created, bound and deleted.
+pub fn policy_for_writes_of_pods() -> Value {
+    let resources = json!([{"group": "", "resources": ["pods", "pods/binding"]}]);
+    policy(json!([
+        {"level": "Metadata", "verbs": ["create", "delete"], "resources": resources},
+        {"level": "None"}]))
+}
+
 fn policy(rules: Value) -> Value {
     json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules})
 }

@@ -26,6 +26,7 @@ pub struct BoundPods {
     /// Bytes after the last whole line.
     rest: Vec<u8>,
     uids: BTreeSet<String>,
+    names: Vec<String>,
     bound_at: Vec<Instant>,
 }
 
@@ -39,6 +40,7 @@ impl BoundPods {
             body: Body::empty(),
             rest: Vec::new(),
             uids: BTreeSet::new(),
+            names: Vec::new(),
             bound_at: Vec::new(),
         };
         watch.start_watch().await?;
@@ -48,6 +50,11 @@ impl BoundPods {
     /// When the binding of each pod was observed, in that order.
     pub fn bound_at(&self) -> &[Instant] {
         &self.bound_at
+    }
+
+    /// The names of the bound pods, in the same order.
+    pub fn names(&self) -> &[String] {
+        &self.names
     }
 
     /// Waits until `n` pods in total are bound; `false` if no event arrives for `patience`.
@@ -61,8 +68,8 @@ impl BoundPods {
             let frame = frame.map_err(|error| anyhow::anyhow!("watching pods: {error}"))?;
             self.rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
             for line in whole_lines(&mut self.rest) {
-                if let Some(uid) = uid_when_bound(&line)? {
-                    self.record(uid);
+                if let Some(pod) = pod_when_bound(&line)? {
+                    self.record(pod);
                 }
             }
         }
@@ -79,7 +86,7 @@ impl BoundPods {
         let list: Value = serde_json::from_slice(&body).context("reading a list of pods")?;
         // An empty list of metadata has null there.
         for pod in list["items"].as_array().into_iter().flatten() {
-            self.record(uid(pod)?);
+            self.record(BoundPod::from_metadata(pod)?);
         }
         let version = list["metadata"]["resourceVersion"].as_str();
         let version = version.context("a list of pods without a resource version")?;
@@ -91,16 +98,30 @@ impl BoundPods {
         Ok(())
     }
 
-    fn record(&mut self, uid: String) {
-        if self.uids.insert(uid) {
+    fn record(&mut self, pod: BoundPod) {
+        if self.uids.insert(pod.uid) {
+            self.names.push(pod.name);
             self.bound_at.push(Instant::now());
         }
     }
 }
 
-fn uid(object: &Value) -> Result<String> {
-    let uid = object["metadata"]["uid"].as_str();
-    Ok(uid.context("a pod without a uid")?.to_owned())
+#[derive(Debug, PartialEq, Eq)]
+struct BoundPod {
+    uid: String,
+    name: String,
+}
+
+impl BoundPod {
+    fn from_metadata(object: &Value) -> Result<BoundPod> {
+        let text = |field: &str| {
+            let text = object["metadata"][field].as_str();
+            Ok::<_, anyhow::Error>(
+                text.with_context(|| format!("a pod without {field}"))?.to_owned(),
+            )
+        };
+        Ok(BoundPod { uid: text("uid")?, name: text("name")? })
+    }
 }
 
 /// Removes the complete lines from `buffer`.
@@ -111,11 +132,11 @@ pub fn whole_lines(buffer: &mut Vec<u8>) -> Vec<Vec<u8>> {
     lines.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect()
 }
 
-/// The uid of the pod, if the watch event says that it was bound.
-fn uid_when_bound(line: &[u8]) -> Result<Option<String>> {
+/// The pod, if the watch event says that it was bound.
+fn pod_when_bound(line: &[u8]) -> Result<Option<BoundPod>> {
     let event: Value = serde_json::from_slice(line).context("reading a watch event")?;
     match event["type"].as_str() {
-        Some("ADDED") => uid(&event["object"]).map(Some),
+        Some("ADDED") => BoundPod::from_metadata(&event["object"]).map(Some),
         Some("ERROR") => bail!("watching pods: {}", event["object"]),
         _ => Ok(None),
     }
@@ -144,12 +165,13 @@ mod tests {
     #[test]
     fn only_additions_count() {
         let check = |line: &str, want: Result<Option<&str>, ()>| {
-            let got = uid_when_bound(line.as_bytes());
-            assert_eq!(got.map_err(|_| ()), want.map(|uid| uid.map(str::to_owned)), "{line}");
+            let got = pod_when_bound(line.as_bytes()).map(|pod| pod.map(|pod| pod.name));
+            assert_eq!(got.map_err(|_| ()), want.map(|name| name.map(str::to_owned)), "{line}");
         };
-        let event =
-            |kind: &str| format!(r#"{{"type":"{kind}","object":{{"metadata":{{"uid":"u"}}}}}}"#);
-        check(&event("ADDED"), Ok(Some("u")));
+        let event = |kind: &str| {
+            format!(r#"{{"type":"{kind}","object":{{"metadata":{{"uid":"u","name":"a"}}}}}}"#)
+        };
+        check(&event("ADDED"), Ok(Some("a")));
         check(&event("MODIFIED"), Ok(None));
         check(&event("DELETED"), Ok(None));
         check(&event("ERROR"), Err(()));

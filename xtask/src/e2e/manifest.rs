@@ -30,8 +30,13 @@ const KINDS: [(&str, &str, bool); 17] = [
 pub fn read(path: &str) -> Result<Vec<Value>> {
     let text = std::fs::read_to_string(crate::root()?.join(path));
     let text = text.with_context(|| format!("reading {path}"))?;
+    parse(&text).with_context(|| format!("reading {path}"))
+}
+
+/// The objects of a YAML text, in order.
+pub fn parse(text: &str) -> Result<Vec<Value>> {
     let objects = text.split("\n---\n").map(serde_saphyr::from_str);
-    objects.collect::<Result<_, _>>().with_context(|| format!("reading {path}"))
+    objects.collect::<Result<_, _>>().context("a document that is not an object")
 }
 
 /// Creates an object in its collection.

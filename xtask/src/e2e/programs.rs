@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::oracle::process::OracleProgram;
+use crate::oracle::process::required_version;
 
 /// A program of upstream's, as `conformance/bin` has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,6 +14,8 @@ pub enum Program {
     Etcd,
     KubeApiserver,
     KubeScheduler,
+    /// kube-scheduler with the plugins of scheduler-plugins, in the version that these need.
+    SchedulerPlugins,
     KubeControllerManager,
     Kubectl,
     /// Kubernetes' own end-to-end tests of the scheduler.
@@ -26,10 +28,11 @@ pub enum Program {
 
 impl Program {
     /// All of them.
-    pub const ALL: [Program; 8] = [
+    pub const ALL: [Program; 9] = [
         Program::Etcd,
         Program::KubeApiserver,
         Program::KubeScheduler,
+        Program::SchedulerPlugins,
         Program::KubeControllerManager,
         Program::Kubectl,
         Program::E2eTests,
@@ -43,6 +46,7 @@ impl Program {
             Program::Etcd => "etcd",
             Program::KubeApiserver => "kube-apiserver",
             Program::KubeScheduler => "kube-scheduler",
+            Program::SchedulerPlugins => "scheduler-plugins",
             Program::KubeControllerManager => "kube-controller-manager",
             Program::Kubectl => "kubectl",
             Program::E2eTests => "e2e",
@@ -56,11 +60,14 @@ impl Program {
         Ok(conformance()?.join("bin").join(self.name()))
     }
 
-    /// The module it is built in, and its package there. etcd has a module of its own.
+    /// The module it is built in, and its package there. etcd and scheduler-plugins have modules of their own.
     fn source(self) -> Result<(PathBuf, String)> {
         let conformance = conformance()?;
         Ok(match self {
             Program::Etcd => (conformance.join("etcd"), ".".to_owned()),
+            Program::SchedulerPlugins => {
+                (conformance.join("scheduler-plugins"), "./scheduler".to_owned())
+            }
             Program::Reconciler => (conformance.join("reconciler"), ".".to_owned()),
             _ => (conformance, format!("./cmd/{}", self.name())),
         })
@@ -132,10 +139,13 @@ pub fn build(programs: &[Program]) -> Result<()> {
         build_reconciler()?;
         stale.retain(|&program| program != Program::Reconciler);
     }
-    let (etcd, kubernetes): (Vec<_>, Vec<_>) =
-        stale.into_iter().partition(|&program| program == Program::Etcd);
-    build_together(&etcd)?;
-    build_together(&kubernetes)
+    for program in [Program::Etcd, Program::SchedulerPlugins] {
+        if stale.contains(&program) {
+            build_together(&[program])?;
+            stale.retain(|&it| it != program);
+        }
+    }
+    build_together(&stale)
 }
 
 /// The reconciler is a separate workspace, because nothing else needs kube's runtime.
@@ -169,14 +179,16 @@ fn build_together(programs: &[Program]) -> Result<()> {
     eprintln!("building {} (some minutes the first time)", names.join(", "));
     let mut go = Command::new("go");
     // kubectl and clients that check the server version reject an unset version.
-    let version = format!(
-        "-X k8s.io/component-base/version.gitVersion={}",
-        OracleProgram::KubeScheduler.version()?
-    );
+    let required = match first {
+        Program::Etcd => conformance()?,
+        _ => module.clone(),
+    };
+    let version = required_version(&required, "k8s.io/kubernetes")?;
+    let version = format!("-X k8s.io/component-base/version.gitVersion={version}");
     go.args(["build", "-ldflags", &format!("-s -w {version}"), "-o"]);
     // A folder, or the name of the binary where the package is not called like it.
     go.arg(match first {
-        Program::Etcd => first.path()?,
+        Program::Etcd | Program::SchedulerPlugins => first.path()?,
         _ => conformance()?.join("bin/"),
     });
     for program in programs {

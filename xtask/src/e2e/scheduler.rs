@@ -23,6 +23,8 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum SchedulerKind {
     KubeScheduler,
+    /// kube-scheduler with the plugins of scheduler-plugins.
+    SchedulerPlugins,
     Loadmaster,
 }
 
@@ -31,6 +33,7 @@ impl SchedulerKind {
     pub fn name(self) -> &'static str {
         match self {
             SchedulerKind::KubeScheduler => "kube-scheduler",
+            SchedulerKind::SchedulerPlugins => "scheduler-plugins",
             SchedulerKind::Loadmaster => "loadmaster",
         }
     }
@@ -81,6 +84,7 @@ impl SchedulerArgs {
     pub fn binary(&self, kind: SchedulerKind) -> Result<PathBuf> {
         match kind {
             SchedulerKind::KubeScheduler => Program::KubeScheduler.path(),
+            SchedulerKind::SchedulerPlugins => Program::SchedulerPlugins.path(),
             SchedulerKind::Loadmaster => programs::loadmaster(self.loadmaster.as_deref()),
         }
     }

@@ -75,21 +75,26 @@ impl OracleProgram {
     /// The version that is recorded in scenarios: that of kube-scheduler, such as `v1.36.3`, or `scheduler-plugins v0.35.4-devel`.
     pub fn version(self) -> Result<String> {
         let (module, ..) = self.paths();
-        let path = crate::root()?.join(module).join("go.mod");
-        let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("reading {}", path.display()))?;
-        let wanted = self.recorded_module();
-        let required = text.lines().find_map(|line| {
-            let mut words = line.trim().trim_start_matches("require ").split_whitespace();
-            (words.next() == Some(wanted)).then(|| words.next()).flatten()
-        });
-        let version =
-            required.with_context(|| format!("{} does not require {wanted}", path.display()))?;
+        let version = required_version(&crate::root()?.join(module), self.recorded_module())?;
         Ok(match self {
-            OracleProgram::KubeScheduler => version.to_owned(),
+            OracleProgram::KubeScheduler => version,
             OracleProgram::SchedulerPlugins => format!("scheduler-plugins {version}"),
         })
     }
+}
+
+/// The version of the module `wanted` that the Go module in this folder requires.
+pub fn required_version(module: &Path, wanted: &str) -> Result<String> {
+    let path = module.join("go.mod");
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let required = text.lines().find_map(|line| {
+        let mut words = line.trim().trim_start_matches("require ").split_whitespace();
+        (words.next() == Some(wanted)).then(|| words.next()).flatten()
+    });
+    let version =
+        required.with_context(|| format!("{} does not require {wanted}", path.display()))?;
+    Ok(version.to_owned())
 }
 
 /// Starts an oracle; returns its standard input and output, too.
