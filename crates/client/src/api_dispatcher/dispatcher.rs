@@ -106,11 +106,16 @@ struct Queue {
 /// Namespace and name.
 type PodName = (Str, Str);
 
-/// A pod whose status is being patched. Its bind is queued when no patch is left: upstream, too, writes the condition of an attempt before the
-/// next one begins. Executed after the bind, the patch would set the condition `PodScheduled` of a bound pod to `False`.
+/// A pod whose status is being patched. Executed after its bind, a patch would set the condition `PodScheduled` of a bound pod to `False`, or be
+/// refused because of the nominated node. So its bind is queued when no patch is in flight, and overrides those that are not sent yet, as
+/// upstream's does: they would only delay it.
 #[derive(Default)]
 struct PatchedPod {
+    /// In the queue or in flight.
     n_patches: usize,
+    /// The first ones of those in the queue, which are not sent.
+    n_overridden: usize,
+    n_in_flight: usize,
     /// More than one if the pod was deleted, and created again with the same name.
     binds: Vec<(BindTarget, ApiCall)>,
 }
@@ -206,7 +211,13 @@ impl Queue {
     fn add_bind(&mut self, target: BindTarget, job: ApiCall) {
         let pod = (job.request.namespace.clone(), job.request.name.clone());
         match self.patched.get_mut(&pod) {
-            Some(patched) => patched.binds.push((target, job)),
+            Some(patched) => {
+                patched.n_overridden = patched.n_patches - patched.n_in_flight;
+                match patched.n_in_flight {
+                    0 => self.binds.push_back((target, job)),
+                    _ => patched.binds.push((target, job)),
+                }
+            }
             None => self.binds.push_back((target, job)),
         }
     }
@@ -222,10 +233,34 @@ impl Queue {
     fn finish_patch(&mut self, pod: &PodName) {
         let Some(patched) = self.patched.get_mut(pod) else { return };
         patched.n_patches -= 1;
-        if patched.n_patches == 0 {
-            let binds = self.patched.remove(pod).map(|patched| patched.binds);
-            self.binds.extend(binds.into_iter().flatten());
+        patched.n_in_flight -= 1;
+        if patched.n_patches == patched.n_overridden {
+            self.binds.extend(patched.binds.drain(..));
         }
+        self.forget_if_unpatched(pod);
+    }
+
+    fn forget_if_unpatched(&mut self, pod: &PodName) {
+        if self.patched.get(pod).is_some_and(|patched| patched.n_patches == 0) {
+            self.patched.remove(pod);
+        }
+    }
+
+    /// Removes patches from the beginning of the queue that binds have overridden.
+    fn take_overridden(&mut self) -> Vec<ApiCall> {
+        let mut overridden = Vec::new();
+        while self.is_next_overridden() {
+            let Some(job) = self.others.pop_front() else { break };
+            if let Some(pod) = patched_pod(&job.request) {
+                if let Some(patched) = self.patched.get_mut(&pod) {
+                    patched.n_overridden -= 1;
+                    patched.n_patches -= 1;
+                }
+                self.forget_if_unpatched(&pod);
+            }
+            overridden.push(job);
+        }
+        overridden
     }
 
     fn is_idle(&self) -> bool {
@@ -241,6 +276,13 @@ impl Queue {
         !self.others.is_empty() && self.stats.n_others_in_flight < limits.n_others_max
     }
 
+    /// Whether a bind has overridden the next call that is not a bind.
+    fn is_next_overridden(&self) -> bool {
+        let pod = self.others.front().and_then(|job| patched_pod(&job.request));
+        let patched = pod.and_then(|pod| self.patched.get(&pod));
+        patched.is_some_and(|patched| patched.n_overridden > 0)
+    }
+
     /// Removes the next call from the queue and counts it as in flight. Binds first.
     fn pick(&mut self, limits: &ApiDispatcherLimits) -> Option<QueuedCall> {
         if self.can_bind(limits) {
@@ -248,8 +290,13 @@ impl Queue {
             self.stats.n_binds_in_flight += 1;
             return Some(QueuedCall::Bind(intent, job));
         }
-        if self.can_do_other(limits) {
+        if self.can_do_other(limits) && !self.is_next_overridden() {
             let job = self.others.pop_front()?;
+            if let Some(patched) =
+                patched_pod(&job.request).and_then(|pod| self.patched.get_mut(&pod))
+            {
+                patched.n_in_flight += 1;
+            }
             self.stats.n_others_in_flight += 1;
             return Some(QueuedCall::Other(job));
         }
@@ -272,6 +319,14 @@ async fn dispatch(shared: Arc<Shared>, worker: Worker) {
         while tasks.try_join_next().is_some() {}
         let mut changed = pin!(shared.changed.notified());
         changed.as_mut().enable();
+        let overridden = shared.queue().take_overridden();
+        if !overridden.is_empty() {
+            let worker = worker.clone();
+            tasks.spawn(async move { worker.report_overridden(overridden).await });
+            if shared.queue().is_idle() {
+                shared.idle.notify_waiters();
+            }
+        }
         let has_work = {
             let queue = shared.queue();
             queue.can_bind(&shared.limits) || queue.can_do_other(&shared.limits)
@@ -290,7 +345,7 @@ async fn dispatch(shared: Arc<Shared>, worker: Worker) {
         if !wait.is_zero() {
             sleep(wait).await;
         }
-        // Taken after the wait: a bind that was queued meanwhile goes first.
+        // Taken after the wait: a bind that was queued meanwhile goes first, and may have overridden the next call.
         let Some(work) = shared.queue().pick(&shared.limits) else { continue };
         let patched = match &work {
             QueuedCall::Bind(..) => None,
@@ -357,6 +412,15 @@ impl Worker {
         };
         // The receiver may be closed at shutdown.
         let _ = self.out.send(finished).await;
+    }
+
+    async fn report_overridden(&self, overridden: Vec<ApiCall>) {
+        for ApiCall { id, .. } in overridden {
+            let message = "the pod is being bound".to_owned();
+            let outcome = ApiCallOutcome::NotSent { message };
+            // The receiver may be closed at shutdown.
+            let _ = self.out.send(FinishedCall { id, outcome }).await;
+        }
     }
 
     async fn run_bind(&self, bind: &mut BindOperation, job: &ApiCall) -> ApiCallOutcome {
@@ -473,38 +537,40 @@ mod tests {
     }
 
     #[test]
-    fn a_bind_waits_for_patches_of_its_pod() {
-        let limits = ApiDispatcherLimits::default();
+    fn a_bind_waits_for_patches_of_its_pod_and_overrides_those_that_are_not_sent() {
+        let limits = ApiDispatcherLimits { n_others_max: 1, ..ApiDispatcherLimits::default() };
         let mut queue = Queue::default();
-        let named = |id: u64, is_bind: bool, name: &str| {
+        let add = |queue: &mut Queue, id: u64, is_bind: bool, name: &str| {
             let mut job = job(id, is_bind);
             job.request.name = name.into();
-            job
-        };
-        for (id, is_bind, name) in
-            [(0, false, "p"), (1, false, "p"), (2, true, "p"), (3, true, "q"), (4, false, "q")]
-        {
-            let job = named(id, is_bind, name);
             match BindTarget::from_request(&job.request) {
                 Some(target) => queue.add_bind(target, job),
                 None => queue.add_other(job),
             }
-        }
-        let mut pick_all = |finished: &[&str]| {
-            for name in finished {
-                queue.finish_patch(&("n".into(), (*name).into()));
-            }
-            let picked = std::iter::from_fn(|| queue.pick(&limits));
-            let ids: Vec<u64> = picked
-                .map(|work| match work {
-                    QueuedCall::Bind(_, job) | QueuedCall::Other(job) => job.id,
-                })
-                .collect();
-            ids
         };
-        assert_eq!(pick_all(&[]), [3, 0, 1, 4]);
-        assert!(pick_all(&["p", "q"]).is_empty());
-        assert_eq!(pick_all(&["p"]), [2]);
+        // The ids of the calls that are not sent, and of those that are.
+        let step = |queue: &mut Queue, finished: Option<&str>| {
+            if let Some(name) = finished {
+                queue.stats.n_others_in_flight -= 1;
+                queue.finish_patch(&("n".into(), name.into()));
+            }
+            let overridden: Vec<u64> = queue.take_overridden().iter().map(|job| job.id).collect();
+            let picked = std::iter::from_fn(|| queue.pick(&limits)).map(|work| match work {
+                QueuedCall::Bind(_, job) | QueuedCall::Other(job) => job.id,
+            });
+            (overridden, picked.collect::<Vec<u64>>())
+        };
+        for (id, is_bind, name) in [(0, false, "p"), (1, false, "p"), (2, false, "q")] {
+            add(&mut queue, id, is_bind, name);
+        }
+        assert_eq!(step(&mut queue, None), (vec![], vec![0]));
+        add(&mut queue, 3, true, "p");
+        add(&mut queue, 4, true, "q");
+        add(&mut queue, 5, true, "r");
+        add(&mut queue, 6, false, "r");
+        assert_eq!(step(&mut queue, None), (vec![1, 2], vec![4, 5]));
+        assert_eq!(step(&mut queue, Some("p")), (vec![], vec![3, 6]));
+        assert_eq!(step(&mut queue, Some("r")), (vec![], vec![]));
         assert!(queue.patched.is_empty());
     }
 

@@ -8,6 +8,7 @@ use loadmaster_stdx::Map;
 use serde_json::{Value, json};
 
 use super::Engine;
+use super::assumed_pod::Stage;
 use super::call_owner::CallOwner;
 use super::effect::{ApiServerCall, Effect, Effects, Observation};
 use super::event::ApiReply;
@@ -103,9 +104,16 @@ impl Engine {
     ) {
         let next = self.status_patches.0.remove(uid).flatten();
         let Some(pending) = self.pending.get_mut(uid) else { return };
+        let is_being_bound = self.assumed.get(uid).is_some_and(|assumed| {
+            assumed.binding.as_ref().is_none_or(|it| matches!(it.stage, Stage::Bind { .. }))
+        });
         if let Err(error) = reply {
             if next.as_ref().is_none_or(|next| next.condition.is_none()) {
                 pending.condition = None;
+            }
+            // The bind has overridden it.
+            if is_being_bound {
+                return;
             }
             let pod = pending.pod.full_name();
             let message = format!("pod {pod}: updating its status: {}", error.message);
