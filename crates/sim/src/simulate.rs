@@ -18,6 +18,7 @@
 //! | `plugin_workload` | custom objects and their controller, and the plugin author's service |
 //! | `out_of_tree` | out-of-tree plugins, and the objects and services around them |
 //! | `volumes` | claims, volumes, and their controllers |
+//! | `gangs`, `quotas` | PodGroups with Coscheduling, ElasticQuotas with CapacityScheduling |
 //! | `reporting_plugin` | a test plugin in every profile, which reports what is reserved |
 //! | `simulated_profiles` | builds the profiles |
 //! | `watched_objects` | the objects that plugins watch |
@@ -31,6 +32,7 @@
 
 pub mod fake_extenders;
 mod faulty_network;
+mod gangs;
 mod holding_plugin;
 mod invariants;
 mod out_of_tree;
@@ -38,6 +40,7 @@ pub mod panicking_plugin;
 mod plugin_calls;
 mod plugin_model;
 mod plugin_workload;
+mod quotas;
 mod reference_model;
 mod reporting_plugin;
 mod runner;
@@ -60,6 +63,7 @@ pub use out_of_tree::{
 pub use plugin_workload::profiles_with_test_plugins;
 pub use runner::run_simulation;
 pub use runs::SimulationRuns;
+pub use simulated_profiles::SchedulerPluginsProfiles;
 
 /// Options of one simulated run.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +97,11 @@ pub struct SimulatedSchedulerConfig {
     pub out_of_tree: Option<Arc<OutOfTreeWorkload>>,
     /// One in so many runs has claims and volumes; 0: none has.
     pub volume_runs: u64,
+    /// One in so many runs has gangs, and one in so many has quotas; 0: none has.
+    pub gang_runs: u64,
+    pub quota_runs: u64,
+    /// The same profile with Coscheduling and CapacityScheduling, for these runs. The invariants are always checked with `profile`.
+    pub with_scheduler_plugins: Option<SchedulerPluginsProfiles>,
     pub gates: FeatureGates,
 }
 
@@ -133,6 +142,12 @@ pub enum InjectedBug {
     EarlyBinding,
     /// PreBind does not mark the volumes that it binds, so that they stay reserved for their claims.
     UnmarkedVolume,
+    /// Add and update events of PodGroups are dropped.
+    LostPodGroup,
+    /// Delete events of PodGroups are dropped.
+    LostPodGroupDelete,
+    /// Watch events of ElasticQuotas are dropped.
+    LostElasticQuota,
 }
 
 /// Counts of a run in which no invariant was violated.
@@ -165,6 +180,13 @@ pub struct SimulationReport {
     pub claims: u64,
     pub volume_writes: u64,
     pub failed_provisions: u64,
+    /// PodGroups created by users, how often a member began to wait at Permit, and how often a group was rejected while members waited.
+    pub gangs: u64,
+    pub gang_waits: u64,
+    pub failed_gangs: u64,
+    /// Pods that were reserved in a namespace with a quota, and pods at the end that quotas keep pending.
+    pub within_quota: u64,
+    pub over_quota: u64,
     /// Pods that were bound after the faults had ended, but only because they had been unschedulable for five minutes: perhaps a
     /// queueing hint missed an event.
     pub bound_after_flush: u64,
@@ -195,6 +217,11 @@ impl SimulationReport {
             claims,
             volume_writes,
             failed_provisions,
+            gangs,
+            gang_waits,
+            failed_gangs,
+            within_quota,
+            over_quota,
             ..
         } = other;
         self.pods += pods;
@@ -214,6 +241,11 @@ impl SimulationReport {
         self.claims += claims;
         self.volume_writes += volume_writes;
         self.failed_provisions += failed_provisions;
+        self.gangs += gangs;
+        self.gang_waits += gang_waits;
+        self.failed_gangs += failed_gangs;
+        self.within_quota += within_quota;
+        self.over_quota += over_quota;
         self.bound_after_flush += other.bound_after_flush;
         self.unschedulable += other.unschedulable;
         self.trace = 0;

@@ -4,7 +4,11 @@
 
 use std::sync::Arc;
 
-use loadmaster_framework::ActionType;
+use loadmaster_engine::Profile;
+use loadmaster_engine::profile::ProfilePlugin;
+use loadmaster_framework::{
+    ActionType, NodeInfo, PodInfo, Rejection, Reserve, SerialCx,
+};
 use loadmaster_sim::simulate::{
     InjectedBug, SimulatedSchedulerConfig, SimulationOptions, SimulationReport,
     profiles_with_test_plugins, run_simulation,
@@ -26,8 +30,35 @@ fn plain_with_claims() -> SimulatedSchedulerConfig {
         with_extenders: Vec::new(),
         with_test_plugins: Vec::new(),
         volume_runs: 1,
+        gang_runs: 0,
+        quota_runs: 0,
         ..setup()
     }
+}
+
+/// With gangs in every run, without panicking plugins, extenders, test plugins and claims.
+fn with_gangs() -> SimulatedSchedulerConfig {
+    SimulatedSchedulerConfig { gang_runs: 1, ..plain() }
+}
+
+/// The same with quotas.
+fn with_quotas() -> SimulatedSchedulerConfig {
+    SimulatedSchedulerConfig { quota_runs: 1, ..plain() }
+}
+
+/// Changes the profile of runs with gangs, or of runs with quotas.
+fn with_changed_profile(
+    mut setup: SimulatedSchedulerConfig,
+    of_quotas: bool,
+    change: impl FnOnce(&mut Profile),
+) -> SimulatedSchedulerConfig {
+    let profiles = setup.with_scheduler_plugins.as_mut().unwrap();
+    let profile = if of_quotas { &mut profiles.quotas } else { &mut profiles.gangs };
+    let none = profiles.gangs_and_quotas.clone();
+    let mut changed = Arc::into_inner(std::mem::replace(profile, none)).unwrap();
+    change(&mut changed);
+    *profile = Arc::new(changed);
+    setup
 }
 
 /// Without panicking plugins, extenders and claims.
@@ -37,7 +68,8 @@ fn with_plugins() -> SimulatedSchedulerConfig {
 
 #[test]
 fn no_seed_violates_an_invariant() {
-    let setup = SimulatedSchedulerConfig { volume_runs: 4, ..setup() };
+    let setup =
+        SimulatedSchedulerConfig { volume_runs: 4, gang_runs: 4, quota_runs: 4, ..setup() };
     let mut all = SimulationReport::default();
     for seed in 0..60 {
         let report = run_simulation(&setup, SimulationOptions::new(seed), None)
@@ -52,10 +84,12 @@ fn no_seed_violates_an_invariant() {
     let SimulationReport { binds, evictions, relists, leader_losses, failed_calls, .. } = all;
     let SimulationReport { unschedulable, panics, extender_calls, failed_extender_calls, .. } = all;
     let SimulationReport { reserved, held, waits, claims, volume_writes, .. } = all;
-    let SimulationReport { failed_provisions, .. } = all;
+    let SimulationReport { failed_provisions, gangs, gang_waits, failed_gangs, .. } = all;
+    let SimulationReport { within_quota, over_quota, .. } = all;
     let met = [binds, evictions, relists, leader_losses, failed_calls, unschedulable, panics];
     let met = met.into_iter().chain([extender_calls, failed_extender_calls, reserved, held, waits]);
     let met = met.chain([claims, volume_writes, failed_provisions]);
+    let met = met.chain([gangs, gang_waits, failed_gangs, within_quota, over_quota]);
     assert!(met.into_iter().all(|n| n > 20), "{all:?}");
 }
 
@@ -103,7 +137,8 @@ const REGRESSIONS_WITH_ALL_FAULTS: [(u64, &str); 5] = [
 
 #[test]
 fn regression_seeds_with_all_faults_pass() {
-    let setup = SimulatedSchedulerConfig { volume_runs: 0, ..setup() };
+    let setup =
+        SimulatedSchedulerConfig { volume_runs: 0, gang_runs: 0, quota_runs: 0, ..setup() };
     for (seed, what) in REGRESSIONS_WITH_ALL_FAULTS {
         let ended = run_simulation(&setup, SimulationOptions::new(seed), None);
         assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
@@ -183,6 +218,84 @@ fn unmarked_volumes_are_detected() {
         Some(InjectedBug::UnmarkedVolume),
         "is left reserved for claim",
     );
+}
+
+#[test]
+fn early_permits_are_detected() {
+    check_detected(&with_gangs(), Some(InjectedBug::IgnoredHold), "is allowed, but PodGroup");
+}
+
+#[test]
+fn gangs_without_permit_are_detected() {
+    let setup = with_changed_profile(with_gangs(), false, |profile| {
+        profile.permit.retain(|plugin| plugin.name != "Coscheduling");
+    });
+    check_detected(&setup, None, "is allowed, but PodGroup");
+}
+
+#[test]
+fn gangs_that_keep_their_nodes_are_detected() {
+    let setup = with_changed_profile(with_gangs(), false, |profile| {
+        profile.post_filter.retain(|plugin| plugin.name != "Coscheduling");
+    });
+    check_detected(&setup, None, "fits on none");
+}
+
+/// A plugin that is not told that nodes are free again.
+struct WithoutUnreserve(Arc<dyn Reserve>);
+
+impl Reserve for WithoutUnreserve {
+    fn reserve(
+        &self,
+        cx: SerialCx<'_>,
+        pod: &Arc<PodInfo>,
+        node: NodeInfo<'_>,
+    ) -> Result<(), Rejection> {
+        self.0.reserve(cx, pod, node)
+    }
+
+    fn unreserve(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: &str) {}
+}
+
+#[test]
+fn gangs_of_which_a_part_is_rejected_are_detected() {
+    let setup = with_changed_profile(with_gangs(), false, |profile| {
+        for member in profile.reserve.iter_mut().filter(|it| it.name == "Coscheduling") {
+            member.point = Arc::new(WithoutUnreserve(member.point.clone()));
+        }
+    });
+    check_detected(&setup, None, "although the attempt of PodGroup");
+}
+
+#[test]
+fn lost_pod_groups_are_detected() {
+    check_detected(
+        &with_gangs(),
+        Some(InjectedBug::LostPodGroup),
+        "is feasible, but was not bound",
+    );
+    check_detected(&with_gangs(), Some(InjectedBug::LostPodGroupDelete), "which is gone");
+}
+
+#[test]
+fn gangs_that_wait_too_long_are_detected() {
+    check_detected(&with_gangs(), Some(InjectedBug::LostTimeouts), "longer than its timeout");
+}
+
+#[test]
+fn lost_quotas_are_detected() {
+    let setup = with_quotas();
+    check_detected(&setup, Some(InjectedBug::LostElasticQuota), "with it a quota is exceeded");
+}
+
+#[test]
+fn a_quota_plugin_with_a_missing_event_registration_is_detected() {
+    let setup = with_changed_profile(with_quotas(), true, |profile| {
+        let is_it = |plugin: &&mut ProfilePlugin| plugin.name == "CapacityScheduling";
+        let plugin = profile.plugins.iter_mut().find(is_it).unwrap();
+        plugin.events.as_mut().unwrap().clear();
+    });
+    check_detected(&setup, None, "is feasible, but was not bound");
 }
 
 #[test]

@@ -11,8 +11,10 @@ use loadmaster_framework::{NodeInfo, NodeRow, PluginStates, World};
 use loadmaster_stdx::Set;
 
 use super::SimulatedSchedulerConfig;
+use super::gangs;
 use super::out_of_tree;
 use super::plugin_calls;
+use super::quotas::Quotas;
 use super::reference_model::{self, ReferenceModel};
 use super::volumes::{check_reserved, claim_names};
 use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
@@ -289,6 +291,32 @@ fn add_gated_nominated_pods(
     }
 }
 
+/// Numbers of pods that are pending at the end.
+#[derive(Default)]
+pub(super) struct PendingPods {
+    pub all: u64,
+    /// A node is feasible, but not within their quota.
+    pub over_quota: u64,
+}
+
+/// The quotas at the end, used by the pods of the API server.
+fn quotas_of_server(
+    model: &ReferenceModel,
+    api_server: &FakeApiServer,
+    engine: &Engine,
+) -> Quotas {
+    if !model.plugins.has_quotas {
+        return Quotas::default();
+    }
+    let placed =
+        api_server.pods().filter(|pod| !pod.spec.node_name.is_empty() && !is_pod_terminal(pod));
+    let nominated = nominated_pods(engine);
+    let nominated = nominated.iter().filter(|(_, node)| api_server.node(node).is_some());
+    let nominated = nominated
+        .filter_map(|(uid, _)| api_server.pods().find(|pod| pod.metadata.uid == *uid));
+    Quotas::new(&model.plugins.objects, placed, nominated)
+}
+
 /// At the end the engine's world equals that of the API server, and no pending pod is feasible anywhere. Returns the number of
 /// pending pods. `flushes`: no pod stays unschedulable for longer than the flush.
 pub(super) fn check_settled(
@@ -297,7 +325,7 @@ pub(super) fn check_settled(
     api_server: &FakeApiServer,
     engine: &Engine,
     flushes: bool,
-) -> Result<u64, String> {
+) -> Result<PendingPods, String> {
     let assigned =
         api_server.pods().filter(|pod| !pod.spec.node_name.is_empty() && !is_pod_terminal(pod));
     let assigned = assigned.map(|pod| (pod, pod.spec.node_name.clone()));
@@ -330,12 +358,26 @@ pub(super) fn check_settled(
     if setup.out_of_tree.is_some() {
         add_gated_nominated_pods(setup, api_server, engine, &states, &mut world);
     }
-    let mut n_left = 0;
+    let quotas = quotas_of_server(model, api_server, engine);
+    let mut left = PendingPods::default();
     for pod in pending_pods(setup, api_server) {
-        n_left += 1;
+        left.all += 1;
         let Ok(info) = world.parse_pod(pod) else { continue };
         let found =
             per_node::evaluate_per_node(&setup.profile, &mut world, &mut states.clone(), &info);
+        if !found.is_feasible() {
+            continue;
+        }
+        if quotas.exceeded(pod).is_some() {
+            left.over_quota += 1;
+            continue;
+        }
+        if model.plugins.has_gangs {
+            let cluster = (&mut world, &states);
+            if gangs::may_be_pending(&setup.profile, api_server, cluster, &quotas, pod) {
+                continue;
+            }
+        }
         let is_excused = || {
             // As upstream, nothing tells pods that the claims that they share with an unreserved pod are free again.
             let volumes = model.plugins.volumes.as_ref().filter(|_| !flushes);
@@ -347,7 +389,7 @@ pub(super) fn check_settled(
             setup.out_of_tree.is_some()
                 && plugins.may_be_pending(&setup.profile, engine, seen, &info)
         };
-        if found.is_feasible() && !is_excused() {
+        if !is_excused() {
             let place = engine.queue().get(&pod.metadata.uid).map(|(_, place)| place);
             let name = pod.full_name();
             let nodes: Vec<String> = found
@@ -364,7 +406,7 @@ pub(super) fn check_settled(
             ));
         }
     }
-    Ok(n_left)
+    Ok(left)
 }
 
 /// Every pending pod has the condition PodScheduled, except pods that an out-of-tree PreEnqueue plugin gates.

@@ -97,6 +97,9 @@ impl SimulatedSchedulerConfig {
             with_extenders: Vec::new(),
             with_test_plugins: Vec::new(),
             volume_runs: u64::from(workload.volumes),
+            gang_runs: 0,
+            quota_runs: 0,
+            with_scheduler_plugins: None,
             out_of_tree: Some(Arc::new(workload)),
             gates,
         })

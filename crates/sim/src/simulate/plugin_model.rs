@@ -41,6 +41,10 @@ pub(super) struct PluginModel {
     pub out_of_tree: OutOfTreeModel,
     /// In runs with claims.
     pub volumes: Option<VolumeModel>,
+    pub has_gangs: bool,
+    pub has_quotas: bool,
+    /// Kinds, by group and resource, of which the first list is not complete: as the daemon, the simulation schedules no pod before.
+    pub awaited_kinds: BTreeSet<(Str, Str)>,
     n_waits: u64,
 }
 

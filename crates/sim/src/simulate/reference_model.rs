@@ -107,6 +107,9 @@ impl ReferenceModel {
         if let Some(volumes) = &mut self.plugins.volumes {
             volumes.receive_event(&event);
         }
+        if let EngineEvent::Synced { group, resource, .. } = &event {
+            self.plugins.awaited_kinds.remove(&(group.clone(), resource.clone()));
+        }
         self.deferred.push_back(Deferred::Event(event));
     }
 

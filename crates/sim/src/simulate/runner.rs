@@ -17,14 +17,16 @@ use loadmaster_stdx::Rng;
 
 use super::fake_extenders::{self, FakeExtenders};
 use super::faulty_network::{Delivery, FaultyNetwork};
+use super::gangs::{self, GangModel, GangWorkload};
 use super::invariants::{self, CheckResult};
 use super::out_of_tree::{self, OutOfTreeRun};
 use super::plugin_calls::{self, PluginCall};
 use super::plugin_workload::{self, PluginWorkload};
+use super::quotas::{self, QuotaWorkload};
 use super::reference_model::{CallKind, ReferenceModel};
 use super::trace::{Trace, TraceLog};
 use super::volumes::{self, VolumeKind, VolumeModel, VolumeWorkload};
-use super::workload::Workload;
+use super::workload::{OptionalWorkloads, Workload};
 use super::{
     InjectedBug, InvariantViolation, SimulatedSchedulerConfig, SimulationOptions, SimulationReport,
 };
@@ -85,6 +87,8 @@ struct Runner<'a> {
     network: FaultyNetwork,
     extenders: FakeExtenders,
     model: ReferenceModel,
+    parts: OptionalParts,
+    gangs: GangModel,
     engine: Engine,
     /// Leader term: an engine that lost its lease receives no replies.
     term: u64,
@@ -103,19 +107,28 @@ impl<'a> Runner<'a> {
         let rng = Rng::new(options.seed);
         let mut api_server = FakeApiServer::default();
         let change = setup.out_of_tree.as_ref().and_then(|it| it.pod_template.as_deref());
-        let mut volume_rng = rng.split("volumes");
-        let has_volumes = setup.volume_runs > 0 && volume_rng.one_in(setup.volume_runs);
+        let (volume_rng, has_volumes) = draw(&rng, "volumes", setup.volume_runs);
         api_server.ignores_conflicts = options.injected_bug == Some(InjectedBug::IgnoredConflict);
-        let volumes = has_volumes.then(|| VolumeWorkload::new(volume_rng, &mut api_server));
-        let workload = Workload::new(rng.split("users"), change, volumes, &mut api_server);
+        let (gang_rng, has_gangs) = draw(&rng, "gangs", setup.gang_runs);
+        let (quota_rng, has_quotas) = draw(&rng, "quotas", setup.quota_runs);
+        let optional = OptionalWorkloads {
+            volumes: has_volumes.then(|| VolumeWorkload::new(volume_rng, &mut api_server)),
+            gangs: has_gangs.then(|| GangWorkload::new(gang_rng)),
+            quotas: has_quotas.then(|| QuotaWorkload::new(quota_rng, &mut api_server)),
+        };
+        let workload = Workload::new(rng.split("users"), change, optional, &mut api_server);
+        let scheduler_plugins = setup.with_scheduler_plugins.as_ref();
+        let scheduler_plugins = scheduler_plugins.and_then(|it| it.profile(has_gangs, has_quotas));
         let mut panic_rng = rng.split("panics");
         let panicking = setup.panicking.as_ref().filter(|_| panic_rng.one_in(3));
+        let panicking = panicking.filter(|_| scheduler_plugins.is_none());
         let mut extender_rng = rng.split("extenders");
-        let with_extenders = (panicking.is_none() && !setup.with_extenders.is_empty())
+        let may_have_extenders = panicking.is_none() && scheduler_plugins.is_none();
+        let with_extenders = (may_have_extenders && !setup.with_extenders.is_empty())
             .then(|| extender_rng.pick(&setup.with_extenders).clone())
             .filter(|_| extender_rng.one_in(3));
         let mut plugin_rng = rng.split("test plugins");
-        let is_plain = panicking.is_none() && with_extenders.is_none();
+        let is_plain = may_have_extenders && with_extenders.is_none();
         let with_plugins = (is_plain && !setup.with_test_plugins.is_empty())
             .then(|| plugin_rng.pick(&setup.with_test_plugins).clone())
             .filter(|_| plugin_rng.one_in(2));
@@ -124,7 +137,8 @@ impl<'a> Runner<'a> {
         let is_odd = panicking.is_some() || with_extenders.is_some() || holds_pods;
         let flushes = is_odd || rng.split("flushes").one_in(2);
         let checked = with_plugins.clone().unwrap_or_else(|| setup.profile.clone());
-        let profile = with_extenders.or(panicking.cloned()).unwrap_or_else(|| checked.clone());
+        let profile = scheduler_plugins.cloned().or(with_extenders).or(panicking.cloned());
+        let profile = profile.unwrap_or_else(|| checked.clone());
         panicking_plugin::set_panic_rng(panicking.is_some().then_some(panic_rng));
         holding_plugin::set_hold_rng(holds_pods.then(|| plugin_rng.split("holds")));
         plugin_calls::take_recorded();
@@ -138,11 +152,10 @@ impl<'a> Runner<'a> {
                 api_server.serve_kind(kind.clone());
             }
         }
-        if has_volumes {
-            kinds.extend(VolumeKind::ALL.map(|kind| kind.watched().clone()));
-            kinds.sort();
-            kinds.dedup();
-        }
+        let parts = OptionalParts { volumes: has_volumes, gangs: has_gangs, quotas: has_quotas };
+        kinds.extend(parts.kinds());
+        kinds.sort();
+        kinds.dedup();
         let out_of_tree = setup.out_of_tree.clone();
         let out_of_tree =
             out_of_tree.map(|it| OutOfTreeRun::new(it, rng.split("out of tree"), &mut api_server));
@@ -161,7 +174,9 @@ impl<'a> Runner<'a> {
             workload,
             network: FaultyNetwork::new(rng.split("network"), kinds),
             extenders: FakeExtenders::new(extender_rng),
-            model: new_model(has_volumes),
+            model: parts.new_model(),
+            parts,
+            gangs: GangModel::default(),
             term: 0,
             trace: Trace::new(log),
             report: SimulationReport::default(),
@@ -181,6 +196,9 @@ impl<'a> Runner<'a> {
             self.report.claims = volumes.n_claims;
             self.report.failed_provisions = volumes.controllers.provisioner.n_failed;
         }
+        self.report.gangs = self.workload.n_gangs();
+        self.report.gang_waits = self.gangs.n_waits;
+        self.report.failed_gangs = self.gangs.n_failed;
         self.report.trace = self.trace.value();
         self.report
     }
@@ -203,8 +221,10 @@ impl<'a> Runner<'a> {
             self.plugin_workload.run_controller(&mut self.api_server, false);
             self.run_volume_controllers(false)?;
             self.workload.run_kubelets(&mut self.api_server, self.now.wall, false);
-            // More often between PreBind and Bind.
-            let one_in = if self.network.has_volume_writes_in_flight() { 12 } else { 60 };
+            // More often between PreBind and Bind, and while members of a gang wait.
+            let is_half_done =
+                self.network.has_volume_writes_in_flight() || self.gangs.has_waiting_members();
+            let one_in = if is_half_done { 12 } else { 60 };
             if self.network.faults.leader_losses && self.rng.one_in(one_in) {
                 self.lose_leader();
             }
@@ -253,7 +273,8 @@ impl<'a> Runner<'a> {
         self.trace.note(self.at_ms(), format_args!("leader {} starts", self.term));
         let mut engine_rng = Rng::new(self.options.seed).split(&format!("engine {}", self.term));
         self.engine = new_engine(&self.profile, &self.setup, self.flushes, &mut engine_rng);
-        self.model = new_model(self.workload.volumes().is_some());
+        self.model = self.parts.new_model();
+        self.gangs.forget();
         self.network.relist_all(self.now.mono);
     }
 
@@ -327,6 +348,8 @@ impl<'a> Runner<'a> {
             }
             _ => false,
         };
+        let is_lost = is_lost || gangs::is_lost(self.options.injected_bug, &event);
+        let is_lost = is_lost || quotas::is_lost(self.options.injected_bug, &event);
         let waits = self.model.plugins.waits_on(&event);
         let (bug, objects) = (self.options.injected_bug, &self.model.plugins.objects);
         let events = volumes::altered_event(bug, objects, event);
@@ -344,6 +367,13 @@ impl<'a> Runner<'a> {
         let run = self.out_of_tree.as_mut();
         for event in run.map(|it| it.publications(&self.api_server)).unwrap_or_default() {
             self.publish(event)?;
+        }
+        if self.parts.gangs && self.options.injected_bug == Some(InjectedBug::IgnoredHold) {
+            let waiting = self.engine.world().waiting_pods().iter().next();
+            if let Some(uid) = waiting.map(|waiting| waiting.pod.uid.clone()) {
+                let decision = PermitDecision::Allow;
+                self.apply(EngineEvent::Permit { uid, plugin: None, decision })?;
+            }
         }
         let held: Vec<Box<str>> = self.model.plugins.held_pods().map(Into::into).collect();
         let Some((uid, decision)) = self.plugin_workload.permit_decision(&held) else {
@@ -376,7 +406,13 @@ impl<'a> Runner<'a> {
             match &call {
                 PluginCall::Reserved { uid, node } => {
                     invariants::check_bind(&self.setup, &self.model, &self.engine, uid, node)?;
+                    if self.parts.quotas {
+                        self.report.within_quota += u64::from(quotas::check_reserved(&self.model, uid)?);
+                    }
                     self.model.assume(uid, node.clone());
+                    if self.parts.gangs {
+                        self.gangs.handle_reserved(&self.model, uid);
+                    }
                     self.model.reserve_claims(uid, node);
                     self.model.plugins.out_of_tree.handle_reserved(uid);
                     self.report.reserved += 1;
@@ -385,6 +421,7 @@ impl<'a> Runner<'a> {
                     if self.options.injected_bug != Some(InjectedBug::LostUnreserve) =>
                 {
                     self.model.assumed.remove(uid);
+                    self.gangs.handle_unreserved(uid);
                 }
                 PluginCall::Held { .. } => self.report.held += 1,
                 PluginCall::Waits { .. } => self.report.waits += 1,
@@ -392,11 +429,14 @@ impl<'a> Runner<'a> {
             }
             self.model.plugins.handle_call(self.now.mono, call)?;
         }
-        if self.out_of_tree.is_some() {
+        if self.out_of_tree.is_some() || self.parts.gangs {
             let waiting = self.engine.world().waiting_pods().iter();
             self.model.plugins.waiting = waiting.map(|waiting| waiting.pod.uid.clone()).collect();
         }
-        Ok(())
+        match self.parts.gangs {
+            true => self.gangs.end_call(self.now.mono, &self.model, &self.engine),
+            false => Ok(()),
+        }
     }
 
     fn handle_reply(
@@ -428,6 +468,7 @@ impl<'a> Runner<'a> {
     fn apply(&mut self, event: EngineEvent) -> CheckResult {
         self.trace.event(self.at_ms(), &event);
         let mut effects = Effects::new();
+        self.gangs.begin_call(&self.model);
         self.engine.apply_event(self.now, event, &mut effects);
         self.apply_plugin_calls()?;
         self.carry_out(effects, false)?;
@@ -449,6 +490,7 @@ impl<'a> Runner<'a> {
             return Ok(());
         }
         let mut effects = Effects::new();
+        self.gangs.begin_call(&self.model);
         self.engine.handle_timeouts(self.now, &mut effects);
         self.model.plugins.expire_published(self.now.mono);
         self.apply_plugin_calls()?;
@@ -459,11 +501,12 @@ impl<'a> Runner<'a> {
 
     /// Runs scheduling cycles, at most this many.
     fn cycle(&mut self, n_max: u64) -> CheckResult {
-        if self.model.plugins.volumes.as_ref().is_some_and(|it| !it.has_synced()) {
+        if !self.model.plugins.awaited_kinds.is_empty() {
             return Ok(());
         }
         for _ in 0..n_max.min(u64::from(N_ROUNDS_MAX)) {
             let mut effects = Effects::new();
+            self.gangs.begin_call(&self.model);
             let cycled = self.engine.cycle(self.now, &mut effects);
             self.apply_plugin_calls()?;
             self.carry_out(effects, true)?;
@@ -489,6 +532,7 @@ impl<'a> Runner<'a> {
         invariants::check_queue(&self.setup, &self.model, &self.engine)?;
         invariants::check_nominations(&self.setup, &self.model, &self.engine)?;
         self.model.plugins.check_waits(self.now.mono, &self.engine)?;
+        self.gangs.check_timeouts(self.now.mono)?;
         self.check_fast_decisions()?;
         if self.step.is_multiple_of(FULL_CHECK_EVERY) {
             let counted = self.model.world(&self.setup.gates, "");
@@ -507,10 +551,43 @@ impl<'a> Runner<'a> {
     }
 }
 
-fn new_model(has_volumes: bool) -> ReferenceModel {
-    let mut model = ReferenceModel::default();
-    model.plugins.volumes = has_volumes.then(VolumeModel::default);
-    model
+/// Whether one in so many runs has something, with the random stream of that; 0: none has.
+fn draw(rng: &Rng, what: &str, one_in: u64) -> (Rng, bool) {
+    let mut rng = rng.split(what);
+    let is_drawn = one_in > 0 && rng.one_in(one_in);
+    (rng, is_drawn)
+}
+
+/// What only some runs have.
+#[derive(Clone, Copy)]
+struct OptionalParts {
+    volumes: bool,
+    gangs: bool,
+    quotas: bool,
+}
+
+impl OptionalParts {
+    /// The kinds of their objects.
+    fn kinds(self) -> impl Iterator<Item = WatchedKind> {
+        let volumes = self.volumes.then(|| VolumeKind::ALL.map(|kind| kind.watched().clone()));
+        let gangs = self.gangs.then(|| gangs::kinds().clone());
+        let quotas = self.quotas.then(|| quotas::kind().clone());
+        volumes.into_iter().flatten().chain(gangs.into_iter().flatten()).chain(quotas)
+    }
+
+    fn new_model(self) -> ReferenceModel {
+        let mut model = ReferenceModel::default();
+        let plugins = &mut model.plugins;
+        plugins.volumes = self.volumes.then(VolumeModel::default);
+        plugins.has_gangs = self.gangs;
+        plugins.has_quotas = self.quotas;
+        let name = |kind: WatchedKind| {
+            let (group, resource) = kind.group_resource();
+            (group.into(), resource.into())
+        };
+        plugins.awaited_kinds = self.kinds().map(name).collect();
+        model
+    }
 }
 
 fn new_engine(

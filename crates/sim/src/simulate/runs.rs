@@ -7,7 +7,7 @@ use std::sync::Arc;
 use loadmaster_config::AllFeatureGates;
 use loadmaster_framework::Registry;
 
-use super::simulated_profiles::profile_with_plugins;
+use super::simulated_profiles::{SchedulerPluginsProfiles, profile_with_plugins};
 use super::{
     SimulatedSchedulerConfig, SimulationOptions, SimulationReport, fake_extenders,
     panicking_plugin, profiles_with_test_plugins, run_simulation,
@@ -26,8 +26,8 @@ pub struct SimulationRuns {
 }
 
 impl SimulatedSchedulerConfig {
-    /// The default profile with these plugins, in some runs with a plugin that panics, with extenders, or with plugins that hold pods and
-    /// watch objects.
+    /// The default profile with these plugins, in some runs with a plugin that panics, with extenders, with plugins that hold pods and watch
+    /// objects, with claims, with gangs, or with quotas.
     ///
     /// # Errors
     ///
@@ -45,6 +45,9 @@ impl SimulatedSchedulerConfig {
             out_of_tree: None,
             // They take several times as long as others.
             volume_runs: 12,
+            gang_runs: 8,
+            quota_runs: 8,
+            with_scheduler_plugins: Some(SchedulerPluginsProfiles::new(registry)?),
             gates: AllFeatureGates::default().framework_gates(),
         })
     }
@@ -103,7 +106,7 @@ impl Display for SimulationReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} pods, {} attempts, {} binds, {} evictions, {} failed calls, {} relists, {} leader changes, {} panics, {} extender calls, {} of them failed, {} waits at Permit, {} waits in PreBind, {} claims, {} writes of PreBind for them, {} failures of the provisioner, {} pods bound after a flush, {} unschedulable",
+            "{} pods, {} attempts, {} binds, {} evictions, {} failed calls, {} relists, {} leader changes, {} panics, {} extender calls, {} of them failed, {} waits at Permit, {} waits in PreBind, {} claims, {} writes of PreBind for them, {} failures of the provisioner, {} gangs, {} waits of members, {} rejections of gangs, {} pods within quotas, {} over quotas, {} pods bound after a flush, {} unschedulable",
             self.pods,
             self.attempts,
             self.binds,
@@ -119,6 +122,11 @@ impl Display for SimulationReport {
             self.claims,
             self.volume_writes,
             self.failed_provisions,
+            self.gangs,
+            self.gang_waits,
+            self.failed_gangs,
+            self.within_quota,
+            self.over_quota,
             self.bound_after_flush,
             self.unschedulable,
         )

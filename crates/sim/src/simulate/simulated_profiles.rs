@@ -1,8 +1,11 @@
 //! The profiles of the simulated scheduler: as in a KubeSchedulerConfiguration, with the plugin that reports what is reserved.
 
+use std::sync::Arc;
+
 use loadmaster_config::{AllFeatureGates, check_configuration_value};
 use loadmaster_engine::Profile;
 use loadmaster_framework::{FeatureGates, Registry};
+use loadmaster_scheduler_plugins::{capacity_scheduling, coscheduling, with_scheduler_plugins};
 use serde_json::{Value, json};
 
 use super::reporting_plugin;
@@ -37,4 +40,60 @@ pub(super) fn simulated_profile(
         .map_err(DefaultProfileError::Config)?;
     let gates = gates.framework_gates();
     Ok((build_profiles(&checked, &gates).swap_remove(0), gates))
+}
+
+/// Profiles with plugins of scheduler-plugins.
+#[derive(Clone)]
+pub struct SchedulerPluginsProfiles {
+    /// With Coscheduling.
+    pub gangs: Arc<Profile>,
+    /// With CapacityScheduling, which preempts pods instead of DefaultPreemption.
+    pub quotas: Arc<Profile>,
+    /// With both.
+    pub gangs_and_quotas: Arc<Profile>,
+}
+
+impl SchedulerPluginsProfiles {
+    /// The default profile of the registry with these plugins, too.
+    ///
+    /// # Errors
+    ///
+    /// When the registry lacks a plugin of the default configuration.
+    pub fn new(registry: &Registry) -> Result<SchedulerPluginsProfiles, DefaultProfileError> {
+        let has_them = registry.get(coscheduling::NAME).is_some();
+        let registry = match has_them {
+            true => registry.clone(),
+            false => with_scheduler_plugins(registry.clone()),
+        };
+        let profile = |has_gangs: bool, has_quotas: bool| {
+            let (gangs, quotas) =
+                (json!({"name": coscheduling::NAME}), json!({"name": capacity_scheduling::NAME}));
+            let mut plugins = json!({});
+            let enabled = [has_quotas.then_some(quotas), has_gangs.then(|| gangs.clone())];
+            plugins["multiPoint"]["enabled"] = enabled.into_iter().flatten().collect();
+            if has_gangs {
+                plugins["queueSort"] = json!({"enabled": [gangs], "disabled": [{"name": "*"}]});
+            }
+            if has_quotas {
+                plugins["postFilter"]["disabled"] = json!([{"name": "DefaultPreemption"}]);
+            }
+            let profile = simulated_profile(&registry, json!({"plugins": plugins}), json!([]))?.0;
+            Ok(Arc::new(profile))
+        };
+        Ok(SchedulerPluginsProfiles {
+            gangs: profile(true, false)?,
+            quotas: profile(false, true)?,
+            gangs_and_quotas: profile(true, true)?,
+        })
+    }
+
+    /// The profile for a run with or without gangs and quotas.
+    pub(super) fn profile(&self, has_gangs: bool, has_quotas: bool) -> Option<&Arc<Profile>> {
+        match (has_gangs, has_quotas) {
+            (false, false) => None,
+            (true, false) => Some(&self.gangs),
+            (false, true) => Some(&self.quotas),
+            (true, true) => Some(&self.gangs_and_quotas),
+        }
+    }
 }

@@ -7,7 +7,9 @@ use loadmaster_stdx::Rng;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::gangs::GangWorkload;
 use super::out_of_tree::PodTemplateChange;
+use super::quotas::QuotaWorkload;
 use super::volumes::VolumeWorkload;
 use crate::cluster_made_pods::{CONTROLLER_KINDS, PodController};
 use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
@@ -59,6 +61,14 @@ impl WorkloadFeatures {
     }
 }
 
+/// What only some runs have.
+#[derive(Default)]
+pub(super) struct OptionalWorkloads {
+    pub volumes: Option<VolumeWorkload>,
+    pub gangs: Option<GangWorkload>,
+    pub quotas: Option<QuotaWorkload>,
+}
+
 const N_TEMPLATES_MAX: i64 = 8;
 const N_NODES_MAX: i64 = 12;
 /// No pods are created while there are more than this.
@@ -73,8 +83,7 @@ pub(super) struct Workload {
     controllers: Vec<PodController>,
     /// For what controllers and admission draw.
     admission_rng: Rng,
-    /// The claims of pods, in runs with claims.
-    volumes: Option<VolumeWorkload>,
+    optional: OptionalWorkloads,
     /// Nodes that were removed and will come back.
     removed_nodes: Vec<Arc<Node>>,
     n_pods: u64,
@@ -86,7 +95,7 @@ impl Workload {
     pub fn new(
         mut rng: Rng,
         change: Option<&PodTemplateChange>,
-        volumes: Option<VolumeWorkload>,
+        mut optional: OptionalWorkloads,
         api_server: &mut FakeApiServer,
     ) -> Workload {
         let features = WorkloadFeatures::random(&mut rng);
@@ -96,6 +105,9 @@ impl Workload {
         if let Some(change) = change {
             let mut rng = rng.split("pod templates");
             manifests.iter_mut().for_each(|manifest| change(&mut rng, manifest));
+        }
+        if let Some(quotas) = &mut optional.quotas {
+            manifests.iter_mut().for_each(|manifest| quotas.set_namespace(manifest));
         }
         let mut admission_rng = rng.split("admission");
         let is_cluster_made = admission_rng.one_in(3);
@@ -114,7 +126,7 @@ impl Workload {
             templates,
             controllers,
             admission_rng,
-            volumes,
+            optional,
             removed_nodes,
             n_pods: 0,
             n_nodes: 0,
@@ -135,7 +147,12 @@ impl Workload {
 
     /// What there is around claims, in runs with claims.
     pub fn volumes(&self) -> Option<&VolumeWorkload> {
-        self.volumes.as_ref()
+        self.optional.volumes.as_ref()
+    }
+
+    /// Number of PodGroups created.
+    pub fn n_gangs(&self) -> u64 {
+        self.optional.gangs.as_ref().map_or(0, |gangs| gangs.n_groups)
     }
 
     /// Runs the controllers of claims and volumes. Returns their Events.
@@ -144,15 +161,22 @@ impl Workload {
         api_server: &mut FakeApiServer,
         all: bool,
     ) -> Vec<String> {
-        let Some(volumes) = &mut self.volumes else { return Vec::new() };
+        let Some(volumes) = &mut self.optional.volumes else { return Vec::new() };
         volumes.controllers.run(api_server, all);
         volumes.controllers.provisioner.take_events()
     }
 
     /// Does one random operation, or none.
     pub fn random_operation(&mut self, api_server: &mut FakeApiServer, now: Timestamp) {
-        if let Some(volumes) = &mut self.volumes {
+        let OptionalWorkloads { volumes, gangs, quotas } = &mut self.optional;
+        if let Some(volumes) = volumes {
             volumes.random_operation(api_server);
+        }
+        if let Some(gangs) = gangs {
+            gangs.random_operation(api_server, now);
+        }
+        if let Some(quotas) = quotas {
+            quotas.random_operation(api_server);
         }
         let features = self.features;
         match self.rng.below(32) {
@@ -204,10 +228,13 @@ impl Workload {
         !api_server.pods().any(is_due)
     }
 
-    /// The faults have ended: adds the removed nodes again, for good, and what pods need for their claims.
+    /// The faults have ended: adds the removed nodes again, for good, and what pods need for their claims and groups.
     pub fn restore_objects(&mut self, api_server: &mut FakeApiServer) {
-        if let Some(volumes) = &mut self.volumes {
+        if let Some(volumes) = &mut self.optional.volumes {
             volumes.create_missing(api_server);
+        }
+        if let Some(gangs) = &mut self.optional.gangs {
+            gangs.create_missing(api_server);
         }
         for node in self.removed_nodes.drain(..) {
             api_server.upsert_node((*node).clone());
@@ -246,8 +273,11 @@ impl Workload {
         pod.metadata.creation_timestamp = Some(now);
         pod.metadata.generation = 1;
         self.n_pods += 1;
-        if let Some(volumes) = &mut self.volumes {
+        if let Some(volumes) = &mut self.optional.volumes {
             volumes.add_to_pod(template, &mut pod, api_server);
+        }
+        if let Some(gangs) = &mut self.optional.gangs {
+            gangs.add_to_pod(template, &mut pod, api_server, now);
         }
         api_server.create_pod(pod);
     }
@@ -472,7 +502,7 @@ mod tests {
                 assert!(decode::<Pod>(pod).is_some(), "seed {seed}");
             }
             let mut api_server = FakeApiServer::default();
-            let mut workload = Workload::new(rng, None, None, &mut api_server);
+            let mut workload = Workload::new(rng, None, OptionalWorkloads::default(), &mut api_server);
             workload.set_budget(&mut api_server);
             assert!(
                 api_server.nodes().count() > 0 && api_server.disruption_budgets().count() > 0,

@@ -37,6 +37,12 @@ struct SimulateArgs {
     /// Number of steps with faults per run.
     #[arg(long, default_value_t = SimulationOptions::new(0).steps)]
     steps: u32,
+    /// One in so many runs has gangs; 0 for none.
+    #[arg(long, value_name = "N")]
+    gang_runs: Option<u64>,
+    /// One in so many runs has quotas; 0 for none.
+    #[arg(long, value_name = "N")]
+    quota_runs: Option<u64>,
     /// Print every event, API call and Event of every run.
     #[arg(short, long)]
     verbose: bool,
@@ -59,12 +65,21 @@ fn main() -> ExitCode {
 
 /// Returns whether no invariant was violated.
 fn simulate(args: &SimulateArgs) -> Result<bool> {
-    let config =
+    let mut config =
         SimulatedSchedulerConfig::with_all_faults(&loadmaster_plugins::in_tree_registry())?;
-    let SimulateArgs { seed: first_seed, runs, steps, verbose } = *args;
+    let mut reproduce_command = "cargo xtask simulate --runs 1".to_owned();
+    if let Some(one_in) = args.gang_runs {
+        config.gang_runs = one_in;
+        reproduce_command += &format!(" --gang-runs {one_in}");
+    }
+    if let Some(one_in) = args.quota_runs {
+        config.quota_runs = one_in;
+        reproduce_command += &format!(" --quota-runs {one_in}");
+    }
+    let SimulateArgs { seed: first_seed, runs, steps, verbose, .. } = *args;
     let all = SimulationRuns { first_seed, runs, steps, verbose };
     let mut out = stdout().lock();
-    let (report, n_failed) = all.run(&config, "cargo xtask simulate --runs 1", &mut out)?;
+    let (report, n_failed) = all.run(&config, &reproduce_command, &mut out)?;
     writeln!(out, "{runs} runs, {n_failed} failed: {report}")?;
     Ok(n_failed == 0)
 }

@@ -9,7 +9,7 @@ use loadmaster_extender::ExtenderOperation;
 use super::Runner;
 use crate::simulate::invariants::{self, CheckResult};
 use crate::simulate::reference_model::CallKind;
-use crate::simulate::volumes;
+use crate::simulate::{quotas, volumes};
 
 impl Runner<'_> {
     pub(super) fn carry_out(&mut self, effects: Effects, in_cycle: bool) -> CheckResult {
@@ -17,8 +17,17 @@ impl Runner<'_> {
             self.trace.effect(self.at_ms(), &effect);
             match effect {
                 Effect::Call(call) => self.call(call, in_cycle)?,
-                Effect::RecordEvent(record) if record.reason == "Preempted" => {
+                // With quotas the check of the victim covers priorities.
+                Effect::RecordEvent(record)
+                    if record.reason == "Preempted" && !self.parts.quotas =>
+                {
                     invariants::check_preempted_event(&self.model, &record)?;
+                }
+                Effect::RecordEvent(record)
+                    if self.parts.gangs && in_cycle && record.reason == "FailedScheduling" =>
+                {
+                    let uid = &record.regarding.uid;
+                    self.gangs.check_unschedulable(&self.model, &self.engine, uid)?;
                 }
                 Effect::RecordEvent(record)
                     if self.out_of_tree.is_some() && record.reason == "FailedScheduling" =>
@@ -58,6 +67,7 @@ impl Runner<'_> {
 
     fn bind(&mut self, call: CallId, uid: &str, node: Str) -> CheckResult {
         self.report.binds += 1;
+        self.gangs.check_bind(uid)?;
         // The node was checked when the pod was reserved.
         let nodes = self.engine.world().nodes();
         let object = nodes.row(&node).and_then(|row| nodes.node(row));
@@ -70,7 +80,9 @@ impl Runner<'_> {
         match CallKind::of_call(&call) {
             CallKind::Bind { uid, node } => self.bind(call.id, &uid, node)?,
             CallKind::DisruptionCondition { uid } => {
-                if in_cycle {
+                if in_cycle && self.parts.quotas {
+                    quotas::check_victim(&self.model, &self.engine, &uid)?;
+                } else if in_cycle {
                     invariants::check_victim(&self.model, &self.engine, &uid)?;
                 }
                 self.model.victims.insert(uid);

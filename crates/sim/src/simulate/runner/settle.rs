@@ -71,13 +71,15 @@ impl Runner<'_> {
             volumes::check_settled(&self.api_server, &self.engine)?;
         }
         invariants::check_nothing_in_flight(&self.engine)?;
-        self.report.unschedulable = invariants::check_settled(
+        let pending = invariants::check_settled(
             &self.setup,
             &self.model,
             &self.api_server,
             &self.engine,
             self.flushes,
         )?;
+        self.report.unschedulable = pending.all;
+        self.report.over_quota = pending.over_quota;
         if let Some(run) = &self.out_of_tree {
             run.check_settled(&self.api_server)?;
         }

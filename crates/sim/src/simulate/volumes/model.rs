@@ -15,7 +15,6 @@ use crate::simulate::watched_objects::WatchedObjects;
 /// What the reference model knows of claims.
 #[derive(Default)]
 pub(in crate::simulate) struct VolumeModel {
-    synced: BTreeSet<&'static str>,
     /// Claims that PreBind binds, of the pods that are reserved and not bound yet.
     delayed: BTreeMap<Box<str>, DelayedClaims>,
     /// The volume of every claim that was ever seen bound, by the uid of the claim.
@@ -44,16 +43,8 @@ struct DelayedClaims {
 impl VolumeModel {
     /// The engine received an event, which it may handle later.
     pub fn receive_event(&mut self, event: &EngineEvent) {
-        match event {
-            EngineEvent::Synced { group, resource, .. } => {
-                let kind = (group.as_str(), resource.as_str());
-                let kind = VolumeKind::ALL.iter().find(|it| it.group_resource() == kind);
-                self.synced.extend(kind.map(|kind| kind.group_resource().1));
-            }
-            EngineEvent::ObjectChanged { object, value: Some(value) } => {
-                self.handle_object(object, value);
-            }
-            _ => {}
+        if let EngineEvent::ObjectChanged { object, value: Some(value) } = event {
+            self.handle_object(object, value);
         }
     }
 
@@ -71,11 +62,6 @@ impl VolumeModel {
             }
             _ => {}
         }
-    }
-
-    /// Whether the initial lists are complete: as the daemon, the simulation schedules no pod before.
-    pub fn has_synced(&self) -> bool {
-        self.synced.len() == VolumeKind::ALL.len()
     }
 
     /// A pod was reserved.
