@@ -146,6 +146,10 @@ pub enum InjectedBug {
     LostPodGroup,
     /// Delete events of PodGroups are dropped.
     LostPodGroupDelete,
+    /// The reference model sees only the first Unreserve of a call, as if the other members of a rejected gang kept their nodes.
+    PartlyRejectedGang,
+    /// PodGroups are received with a timeout of 200 seconds.
+    WrongGangTimeout,
     /// Watch events of ElasticQuotas are dropped.
     LostElasticQuota,
 }

@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use loadmaster_engine::Profile;
 use loadmaster_engine::profile::ProfilePlugin;
-use loadmaster_framework::{
-    ActionType, NodeInfo, PodInfo, Rejection, Reserve, SerialCx,
-};
+use loadmaster_framework::ActionType;
 use loadmaster_sim::simulate::{
     InjectedBug, SimulatedSchedulerConfig, SimulationOptions, SimulationReport,
     profiles_with_test_plugins, run_simulation,
@@ -241,30 +239,19 @@ fn gangs_that_keep_their_nodes_are_detected() {
     check_detected(&setup, None, "fits on none");
 }
 
-/// A plugin that is not told that nodes are free again.
-struct WithoutUnreserve(Arc<dyn Reserve>);
-
-impl Reserve for WithoutUnreserve {
-    fn reserve(
-        &self,
-        cx: SerialCx<'_>,
-        pod: &Arc<PodInfo>,
-        node: NodeInfo<'_>,
-    ) -> Result<(), Rejection> {
-        self.0.reserve(cx, pod, node)
-    }
-
-    fn unreserve(&self, _: SerialCx<'_>, _: &Arc<PodInfo>, _: &str) {}
+#[test]
+fn gangs_of_which_a_part_is_rejected_are_detected() {
+    let bug = Some(InjectedBug::PartlyRejectedGang);
+    check_detected(&with_gangs(), bug, "although the attempt of PodGroup");
 }
 
 #[test]
-fn gangs_of_which_a_part_is_rejected_are_detected() {
-    let setup = with_changed_profile(with_gangs(), false, |profile| {
-        for member in profile.reserve.iter_mut().filter(|it| it.name == "Coscheduling") {
-            member.point = Arc::new(WithoutUnreserve(member.point.clone()));
-        }
-    });
-    check_detected(&setup, None, "although the attempt of PodGroup");
+fn gangs_that_wait_too_long_are_detected() {
+    check_detected(
+        &with_gangs(),
+        Some(InjectedBug::WrongGangTimeout),
+        "longer than its timeout",
+    );
 }
 
 #[test]
@@ -275,11 +262,6 @@ fn lost_pod_groups_are_detected() {
         "is feasible, but was not bound",
     );
     check_detected(&with_gangs(), Some(InjectedBug::LostPodGroupDelete), "which is gone");
-}
-
-#[test]
-fn gangs_that_wait_too_long_are_detected() {
-    check_detected(&with_gangs(), Some(InjectedBug::LostTimeouts), "longer than its timeout");
 }
 
 #[test]

@@ -53,6 +53,17 @@ pub(super) fn is_lost(bug: Option<InjectedBug>, event: &EngineEvent) -> bool {
     is_dropped && object.resource == "podgroups"
 }
 
+/// What the engine receives instead of an event of a PodGroup.
+pub(super) fn altered_event(bug: Option<InjectedBug>, mut event: EngineEvent) -> EngineEvent {
+    if bug == Some(InjectedBug::WrongGangTimeout)
+        && let EngineEvent::ObjectChanged { object, value: Some(value) } = &mut event
+        && object.resource == "podgroups"
+    {
+        value["spec"]["scheduleTimeoutSeconds"] = 200.into();
+    }
+    event
+}
+
 /// The group that a pod's label names.
 fn group_of(pod: &Pod) -> Option<GroupKey> {
     GroupKey::of_labels(&pod.metadata.namespace, &pod.metadata.labels)

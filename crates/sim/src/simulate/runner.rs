@@ -352,7 +352,7 @@ impl<'a> Runner<'a> {
         let is_lost = is_lost || quotas::is_lost(self.options.injected_bug, &event);
         let waits = self.model.plugins.waits_on(&event);
         let (bug, objects) = (self.options.injected_bug, &self.model.plugins.objects);
-        let events = volumes::altered_event(bug, objects, event);
+        let events = volumes::altered_event(bug, objects, gangs::altered_event(bug, event));
         for event in events.into_iter().filter(|_| !is_lost) {
             self.apply(event)?;
         }
@@ -402,7 +402,9 @@ impl<'a> Runner<'a> {
 
     /// Updates the reference model with what the test plugins did in the last engine call.
     fn apply_plugin_calls(&mut self) -> CheckResult {
+        let mut n_unreserved = 0;
         for call in plugin_calls::take_recorded() {
+            n_unreserved += u32::from(matches!(call, PluginCall::Unreserved { .. }));
             match &call {
                 PluginCall::Reserved { uid, node } => {
                     invariants::check_bind(&self.setup, &self.model, &self.engine, uid, node)?;
@@ -417,11 +419,16 @@ impl<'a> Runner<'a> {
                     self.model.plugins.out_of_tree.handle_reserved(uid);
                     self.report.reserved += 1;
                 }
-                PluginCall::Unreserved { uid }
-                    if self.options.injected_bug != Some(InjectedBug::LostUnreserve) =>
-                {
-                    self.model.assumed.remove(uid);
-                    self.gangs.handle_unreserved(uid);
+                PluginCall::Unreserved { uid } => {
+                    let is_lost = match self.options.injected_bug {
+                        Some(InjectedBug::LostUnreserve) => true,
+                        Some(InjectedBug::PartlyRejectedGang) => n_unreserved > 1,
+                        _ => false,
+                    };
+                    if !is_lost {
+                        self.model.assumed.remove(uid);
+                        self.gangs.handle_unreserved(uid);
+                    }
                 }
                 PluginCall::Held { .. } => self.report.held += 1,
                 PluginCall::Waits { .. } => self.report.waits += 1,

@@ -88,6 +88,11 @@ impl GangModel {
         for (uid, member) in &mut self.members {
             let group = &member.group;
             let spec = spec(model, group);
+            if matches!(member.state, MemberState::Waiting(_)) && self.failed.contains(group) {
+                return Err(format!(
+                    "pod {uid} holds a node although the attempt of PodGroup {group} failed"
+                ));
+            }
             if waiting.get(uid).is_some() {
                 let spec = spec
                     .ok_or_else(|| format!("pod {uid} waits for PodGroup {group}, which is gone"))?;
@@ -96,11 +101,6 @@ impl GangModel {
                     return Err(format!(
                         "pod {uid} waits for PodGroup {group}, of which {} members are needed and there are {counts:?}",
                         spec.n_min
-                    ));
-                }
-                if matches!(member.state, MemberState::Waiting(_)) && self.failed.contains(group) {
-                    return Err(format!(
-                        "pod {uid} holds a node although the attempt of PodGroup {group} failed"
                     ));
                 }
                 if member.state == MemberState::Reserved {
