@@ -25,7 +25,7 @@
 //! | `plugin_calls`, `plugin_model` | what the test plugins did, and what they should see and do |
 //! | `faulty_network` | the faults of a run, and the network that injects them |
 //! | `reference_model` | an independent copy of what the engine knows |
-//! | `invariants` | the invariants that are checked |
+//! | `invariants`, `settled` | the invariants that are checked during a run and at its end |
 //! | `runner` | the steps of a run: first with faults, then without them until everything has settled |
 //! | `runs` | the runs of many seeds |
 //! | `trace` | all events and effects, as a hash and as readable lines |
@@ -45,6 +45,7 @@ mod reference_model;
 mod reporting_plugin;
 mod runner;
 mod runs;
+mod settled;
 mod simulated_profiles;
 mod trace;
 mod volumes;

@@ -22,7 +22,7 @@ use super::InjectedBug;
 use crate::fake_api_server::WatchedKind;
 
 pub(super) use model::GangModel;
-pub(super) use settled::may_be_pending;
+pub(super) use settled::{is_partly_bound, may_be_pending};
 pub(super) use workload::GangWorkload;
 
 /// Coscheduling's `permitWaitingTimeSeconds`.

@@ -3,22 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use loadmaster_api::{Node, Pod, Str};
+use loadmaster_api::{Node, Str};
 use loadmaster_engine::Engine;
 use loadmaster_engine::engine::EventRecord;
 use loadmaster_engine::evaluate::per_node;
-use loadmaster_framework::{NodeInfo, NodeRow, PluginStates, World};
+use loadmaster_framework::{NodeInfo, PluginStates, World};
 use loadmaster_stdx::Set;
 
 use super::SimulatedSchedulerConfig;
-use super::gangs;
 use super::out_of_tree;
 use super::plugin_calls;
-use super::quotas::Quotas;
-use super::reference_model::{self, ReferenceModel};
+use super::reference_model::ReferenceModel;
 use super::volumes::{check_reserved, claim_names};
-use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
-use crate::world_loader::passes_pre_enqueue;
 
 pub(super) type CheckResult = Result<(), String>;
 
@@ -263,182 +259,4 @@ pub(super) fn check_nothing_in_flight(engine: &Engine) -> CheckResult {
             Err(format!("after everything has settled pod {} is in flight", pod.full_name()))
         }
     }
-}
-
-/// A node with the pods that the engine nominated to it.
-fn describe_node(engine: &Engine, world: &World, row: NodeRow) -> String {
-    let Some(node) = world.node(row) else { return String::new() };
-    let pods = engine.world().nominated_pods_for_node(node.name()).iter();
-    let pods: Vec<String> = pods.map(|pod| pod.full_name()).collect();
-    format!("{}, nominated pods {pods:?}", node.name())
-}
-
-/// Adds the nominated pods that PreEnqueue gates: as long as they do not enter the queue they keep other pods off their nodes, as in
-/// kube-scheduler.
-fn add_gated_nominated_pods(
-    setup: &SimulatedSchedulerConfig,
-    api_server: &FakeApiServer,
-    engine: &Engine,
-    states: &PluginStates,
-    world: &mut World,
-) {
-    for (uid, node) in nominated_pods(engine) {
-        let pod = pending_pods(setup, api_server).find(|pod| pod.metadata.uid == uid);
-        let Some(Ok(info)) = pod.map(|pod| world.parse_pod(pod)) else { continue };
-        if !passes_pre_enqueue(&setup.profile, world, states, &info) {
-            world.add_nominated_pod(node, Arc::new(info));
-        }
-    }
-}
-
-/// Numbers of pods that are pending at the end.
-#[derive(Default)]
-pub(super) struct PendingPods {
-    pub all: u64,
-    /// A node is feasible, but not within their quota.
-    pub over_quota: u64,
-}
-
-/// The quotas at the end, used by the pods of the API server.
-fn quotas_of_server(
-    model: &ReferenceModel,
-    api_server: &FakeApiServer,
-    engine: &Engine,
-) -> Quotas {
-    if !model.plugins.has_quotas {
-        return Quotas::default();
-    }
-    let placed =
-        api_server.pods().filter(|pod| !pod.spec.node_name.is_empty() && !is_pod_terminal(pod));
-    let nominated = nominated_pods(engine);
-    let nominated = nominated.iter().filter(|(_, node)| api_server.node(node).is_some());
-    let nominated = nominated
-        .filter_map(|(uid, _)| api_server.pods().find(|pod| pod.metadata.uid == *uid));
-    Quotas::new(&model.plugins.objects, placed, nominated)
-}
-
-/// At the end the engine's world equals that of the API server, and no pending pod is feasible anywhere. Returns the number of
-/// pending pods. `flushes`: no pod stays unschedulable for longer than the flush.
-pub(super) fn check_settled(
-    setup: &SimulatedSchedulerConfig,
-    model: &ReferenceModel,
-    api_server: &FakeApiServer,
-    engine: &Engine,
-    flushes: bool,
-) -> Result<PendingPods, String> {
-    let assigned =
-        api_server.pods().filter(|pod| !pod.spec.node_name.is_empty() && !is_pod_terminal(pod));
-    let assigned = assigned.map(|pod| (pod, pod.spec.node_name.clone()));
-    let waiting = engine.world().waiting_pods().iter().filter_map(|waiting| {
-        let pod = api_server.pod(&waiting.pod.full_name())?;
-        Some((pod, waiting.pod.node_name.clone()))
-    });
-    let mut world = reference_model::build_world(
-        &setup.gates,
-        api_server.nodes(),
-        api_server.disruption_budgets(),
-        assigned.chain(waiting),
-    );
-    check_same_world(engine.world(), &world)?;
-    model.plugins.check_settled(&setup.profile, api_server, engine)?;
-    let states = match &setup.out_of_tree {
-        None => model.plugins.add_server_objects(&setup.profile, api_server, &mut world),
-        Some(_) => {
-            let pending = pending_pods(setup, api_server);
-            let plugins = &model.plugins;
-            plugins.out_of_tree.add_to(
-                &setup.profile,
-                &plugins.objects,
-                engine,
-                pending,
-                &mut world,
-            )
-        }
-    };
-    if setup.out_of_tree.is_some() {
-        add_gated_nominated_pods(setup, api_server, engine, &states, &mut world);
-    }
-    let quotas = quotas_of_server(model, api_server, engine);
-    let mut left = PendingPods::default();
-    for pod in pending_pods(setup, api_server) {
-        left.all += 1;
-        let Ok(info) = world.parse_pod(pod) else { continue };
-        let found =
-            per_node::evaluate_per_node(&setup.profile, &mut world, &mut states.clone(), &info);
-        if !found.is_feasible() {
-            continue;
-        }
-        if quotas.exceeded(pod).is_some() {
-            left.over_quota += 1;
-            continue;
-        }
-        if model.plugins.has_gangs {
-            let cluster = (&mut world, &states);
-            if gangs::may_be_pending(&setup.profile, api_server, cluster, &quotas, pod) {
-                continue;
-            }
-        }
-        let is_excused = || {
-            // As upstream, nothing tells pods that the claims that they share with an unreserved pod are free again.
-            let volumes = model.plugins.volumes.as_ref().filter(|_| !flushes);
-            if volumes.is_some_and(|it| it.has_unreserved) && claim_names(pod).next().is_some() {
-                return true;
-            }
-            let seen = (&world, &states);
-            let plugins = &model.plugins.out_of_tree;
-            setup.out_of_tree.is_some()
-                && plugins.may_be_pending(&setup.profile, engine, seen, &info)
-        };
-        if !is_excused() {
-            let place = engine.queue().get(&pod.metadata.uid).map(|(_, place)| place);
-            let name = pod.full_name();
-            let nodes: Vec<String> = found
-                .best_nodes()
-                .into_iter()
-                .map(|row| describe_node(engine, &world, row))
-                .collect();
-            let nodes = nodes.join(", ");
-            let mut summaries = engine.pending_pod_summaries();
-            let last = summaries.find(|summary| summary.pod.uid == info.uid);
-            let last = last.map(|summary| summary.reason).unwrap_or_default();
-            return Err(format!(
-                "pod {name} is feasible, but was not bound; in the queue: {place:?}; feasible nodes: {nodes}; last attempt: {last}"
-            ));
-        }
-    }
-    Ok(left)
-}
-
-/// Every pending pod has the condition PodScheduled, except pods that an out-of-tree PreEnqueue plugin gates.
-pub(super) fn check_pod_scheduled_conditions(
-    setup: &SimulatedSchedulerConfig,
-    api_server: &FakeApiServer,
-    engine: &Engine,
-) -> CheckResult {
-    let is_gated = |pod: &Pod| {
-        let queued = engine.queue().get(&pod.metadata.uid);
-        setup.out_of_tree.is_some() && queued.is_some_and(|(it, _)| it.gating.is_some())
-    };
-    let is_received = |pod: &Pod| pod.status.conditions.iter().any(|it| it.kind == "PodScheduled");
-    match pending_pods(setup, api_server).find(|pod| !is_received(pod) && !is_gated(pod)) {
-        None => Ok(()),
-        Some(pod) => {
-            let name = pod.full_name();
-            Err(format!("pod {name} is unschedulable, but has no condition PodScheduled"))
-        }
-    }
-}
-
-/// Pods of our profile that could be bound.
-fn pending_pods<'a>(
-    setup: &'a SimulatedSchedulerConfig,
-    api_server: &'a FakeApiServer,
-) -> impl Iterator<Item = &'a Pod> {
-    api_server.pods().filter(|pod| {
-        pod.spec.node_name.is_empty()
-            && !is_pod_terminal(pod)
-            && pod.metadata.deletion_timestamp.is_none()
-            && pod.spec.scheduling_gates.is_empty()
-            && reference_model::has_scheduler_name(pod, &setup.profile.scheduler_name)
-    })
 }

@@ -61,6 +61,15 @@ pub(in crate::simulate) fn may_be_pending(
     })
 }
 
+/// Whether some members of a pod's group are bound, but not enough.
+pub(in crate::simulate) fn is_partly_bound(api_server: &FakeApiServer, pod: &Pod) -> bool {
+    let Some(key) = group_of(pod) else { return false };
+    let pod_group = api_server.custom_object(kind(key.is_old), &key.to_string());
+    let pods = api_server.pods().filter(|pod| !is_pod_terminal(pod));
+    let n_bound = MemberCounts::of(&key, pods, |pod| !pod.spec.node_name.is_empty()).placed;
+    n_bound > 0 && pod_group.is_some_and(|it| n_bound < GroupSpec::of(it).n_min)
+}
+
 fn shuffle<T>(rng: &mut Rng, items: &mut [T]) {
     for at in (1..items.len()).rev() {
         items.swap(at, rng.below(at as u64 + 1) as usize);

@@ -2,15 +2,21 @@
 
 use std::time::Duration;
 
+use loadmaster_engine::MonoTime;
+
 use super::{N_ROUNDS_MAX, Runner};
 use crate::simulate::invariants::{self, CheckResult};
 use crate::simulate::plugin_workload::PluginWorkload;
+use crate::simulate::settled::Settled;
 use crate::simulate::workload::Workload;
 use crate::simulate::{holding_plugin, panicking_plugin, volumes};
 
 /// After the faults everything must settle within this much virtual time: two flushes of unschedulable pods, and a backoff after
 /// each; with claims, PreBind may wait for ten minutes before.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
+/// After the faults no gang stays partly bound for longer than this: the longest timeout of a PodGroup and the backoffs.
+const GANG_TIMEOUT: Duration = Duration::from_secs(180);
 
 impl Runner<'_> {
     /// The faults end, the workload stops, and virtual time advances until everything has settled.
@@ -29,9 +35,44 @@ impl Runner<'_> {
         for event in run.map(|it| it.last_publications(&self.api_server)).unwrap_or_default() {
             self.publish(event)?;
         }
-        let has_volumes = self.workload.volumes().is_some();
+        let has_volumes = self.parts.volumes;
         let timeout = if has_volumes { SETTLE_TIMEOUT * 2 } else { SETTLE_TIMEOUT };
-        let end = self.now.mono.after(timeout);
+        if self.parts.gangs && !has_volumes {
+            self.settle_until(self.now.mono.after(GANG_TIMEOUT))?;
+            self.settled().check_partly_bound_gangs()?;
+        }
+        self.settle_until(self.now.mono.after(timeout))?;
+        self.check()?;
+        if self.network.has_calls_in_flight() {
+            return Err("API calls are in flight when everything should have settled".to_owned());
+        }
+        if has_volumes {
+            volumes::check_settled(&self.api_server, &self.engine)?;
+        }
+        invariants::check_nothing_in_flight(&self.engine)?;
+        let pending = self.settled().check()?;
+        self.report.unschedulable = pending.all;
+        self.report.over_quota = pending.over_quota;
+        if let Some(run) = &self.out_of_tree {
+            run.check_settled(&self.api_server)?;
+        }
+        // A status that could not be written is written after the next attempt only.
+        if self.flushes { self.settled().check_pod_scheduled_conditions() } else { Ok(()) }
+    }
+
+    fn settled(&self) -> Settled<'_> {
+        Settled {
+            setup: &self.setup,
+            model: &self.model,
+            api_server: &self.api_server,
+            engine: &self.engine,
+            flushes: self.flushes,
+        }
+    }
+
+    /// Advances virtual time, and at each time does everything that there is to do.
+    fn settle_until(&mut self, end: MonoTime) -> CheckResult {
+        let has_volumes = self.parts.volumes;
         // The number of changes that left the controllers nothing to do.
         let mut idle_at = None;
         let mut n_rounds = 0;
@@ -60,34 +101,13 @@ impl Runner<'_> {
             self.advance_to(next.max(before));
             n_rounds = if self.now.mono == before { n_rounds + 1 } else { 0 };
             if n_rounds > N_ROUNDS_MAX {
-                return Err("virtual time stands still: something is always due".to_owned());
+                let what = match is_idle {
+                    true => "something is always due",
+                    false => "objects change forever",
+                };
+                return Err(format!("virtual time stands still: {what}"));
             }
         }
-        self.check()?;
-        if self.network.has_calls_in_flight() {
-            return Err("API calls are in flight when everything should have settled".to_owned());
-        }
-        if has_volumes {
-            volumes::check_settled(&self.api_server, &self.engine)?;
-        }
-        invariants::check_nothing_in_flight(&self.engine)?;
-        let pending = invariants::check_settled(
-            &self.setup,
-            &self.model,
-            &self.api_server,
-            &self.engine,
-            self.flushes,
-        )?;
-        self.report.unschedulable = pending.all;
-        self.report.over_quota = pending.over_quota;
-        if let Some(run) = &self.out_of_tree {
-            run.check_settled(&self.api_server)?;
-        }
-        // A status that could not be written is written after the next attempt only.
-        if self.flushes {
-            invariants::check_pod_scheduled_conditions(&self.setup, &self.api_server, &self.engine)
-        } else {
-            Ok(())
-        }
+        Ok(())
     }
 }
