@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use loadmaster_engine::Profile;
 use loadmaster_engine::profile::ProfilePlugin;
-use loadmaster_framework::ActionType;
+use loadmaster_framework::{ActionType, PodInfo, PreFilter, PreFilterResult, Rejection, SerialCx};
+use loadmaster_scheduler_plugins::pod_group::GroupKey;
 use loadmaster_sim::simulate::{
     InjectedBug, SimulatedSchedulerConfig, SimulationOptions, SimulationReport,
     profiles_with_test_plugins, run_simulation,
@@ -66,8 +67,7 @@ fn with_plugins() -> SimulatedSchedulerConfig {
 
 #[test]
 fn no_seed_violates_an_invariant() {
-    let setup =
-        SimulatedSchedulerConfig { volume_runs: 4, gang_runs: 4, quota_runs: 4, ..setup() };
+    let setup = SimulatedSchedulerConfig { volume_runs: 4, gang_runs: 4, quota_runs: 4, ..setup() };
     let mut all = SimulationReport::default();
     for seed in 0..60 {
         let report = run_simulation(&setup, SimulationOptions::new(seed), None)
@@ -135,8 +135,7 @@ const REGRESSIONS_WITH_ALL_FAULTS: [(u64, &str); 5] = [
 
 #[test]
 fn regression_seeds_with_all_faults_pass() {
-    let setup =
-        SimulatedSchedulerConfig { volume_runs: 0, gang_runs: 0, quota_runs: 0, ..setup() };
+    let setup = SimulatedSchedulerConfig { volume_runs: 0, gang_runs: 0, quota_runs: 0, ..setup() };
     for (seed, what) in REGRESSIONS_WITH_ALL_FAULTS {
         let ended = run_simulation(&setup, SimulationOptions::new(seed), None);
         assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
@@ -247,11 +246,37 @@ fn gangs_of_which_a_part_is_rejected_are_detected() {
 
 #[test]
 fn gangs_that_wait_too_long_are_detected() {
-    check_detected(
-        &with_gangs(),
-        Some(InjectedBug::WrongGangTimeout),
-        "longer than its timeout",
-    );
+    check_detected(&with_gangs(), Some(InjectedBug::WrongGangTimeout), "longer than its timeout");
+}
+
+/// A plugin that forgets gangs of which a member has a node.
+struct WithoutRetries(Arc<dyn PreFilter>);
+
+impl PreFilter for WithoutRetries {
+    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
+        let group =
+            |pod: &PodInfo| GroupKey::of_labels(&pod.template.namespace, &pod.template.labels);
+        let bound = cx.world.node_infos().flat_map(|node| node.pods());
+        let mut bound = bound.filter(|pod| cx.world.waiting_pods().get(&pod.uid).is_none());
+        if group(pod).is_some() && bound.any(|bound| group(bound) == group(pod)) {
+            return Err(Rejection::unresolvable("the gang has been scheduled"));
+        }
+        self.0.pre_filter(cx, pod)
+    }
+}
+
+#[test]
+fn partly_bound_gangs_are_detected() {
+    let setup = with_changed_profile(with_gangs(), false, |profile| {
+        for member in profile.pre_filter.iter_mut().filter(|it| it.name == "Coscheduling") {
+            member.point = Arc::new(WithoutRetries(member.point.clone()));
+        }
+        // The incremental form does not know of it.
+        for plugin in profile.plugins.iter_mut().filter(|it| it.name == "Coscheduling") {
+            plugin.incremental = None;
+        }
+    });
+    check_detected(&setup, None, "a gang is partly bound");
 }
 
 #[test]

@@ -409,7 +409,8 @@ impl<'a> Runner<'a> {
                 PluginCall::Reserved { uid, node } => {
                     invariants::check_bind(&self.setup, &self.model, &self.engine, uid, node)?;
                     if self.parts.quotas {
-                        self.report.within_quota += u64::from(quotas::check_reserved(&self.model, uid)?);
+                        self.report.within_quota +=
+                            u64::from(quotas::check_reserved(&self.model, uid)?);
                     }
                     self.model.assume(uid, node.clone());
                     if self.parts.gangs {

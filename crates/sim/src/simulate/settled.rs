@@ -97,19 +97,26 @@ impl Settled<'_> {
             }
         };
         if setup.out_of_tree.is_some() {
-            self.add_gated_nominated_pods(&states, &mut world);
+            let is_gated = |world: &World, info: &PodInfo| {
+                !passes_pre_enqueue(&setup.profile, world, &states, info)
+            };
+            self.add_nominated_pods(is_gated, &mut world);
+        }
+        // A member that waits at Permit is nominated to its node. Where that could not be taken back in its status, the flush does it.
+        if model.plugins.has_gangs && !self.flushes {
+            self.add_nominated_pods(|_, _| true, &mut world);
         }
         Ok(SettledCluster { world, states, quotas: self.quotas() })
     }
 
-    /// Adds the nominated pods that PreEnqueue gates: as long as they do not enter the queue they keep other pods off their nodes, as in
+    /// Adds nominated pods that are not tried again, such as those that PreEnqueue gates: they keep other pods off their nodes, as in
     /// kube-scheduler.
-    fn add_gated_nominated_pods(self, states: &PluginStates, world: &mut World) {
+    fn add_nominated_pods(self, is_wanted: impl Fn(&World, &PodInfo) -> bool, world: &mut World) {
         for (uid, node) in nominated_pods(self.engine) {
             let mut pending = pending_pods(self.setup, self.api_server);
             let pod = pending.find(|pod| pod.metadata.uid == uid);
             let Some(Ok(info)) = pod.map(|pod| world.parse_pod(pod)) else { continue };
-            if !passes_pre_enqueue(&self.setup.profile, world, states, &info) {
+            if is_wanted(world, &info) {
                 world.add_nominated_pod(node, Arc::new(info));
             }
         }
@@ -125,8 +132,8 @@ impl Settled<'_> {
             api_server.pods().filter(|pod| !pod.spec.node_name.is_empty() && !is_pod_terminal(pod));
         let nominated = nominated_pods(engine);
         let nominated = nominated.iter().filter(|(_, node)| api_server.node(node).is_some());
-        let nominated = nominated
-            .filter_map(|(uid, _)| api_server.pods().find(|pod| pod.metadata.uid == *uid));
+        let nominated =
+            nominated.filter_map(|(uid, _)| api_server.pods().find(|pod| pod.metadata.uid == *uid));
         Quotas::new(&model.plugins.objects, placed, nominated)
     }
 

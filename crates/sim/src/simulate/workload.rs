@@ -106,7 +106,8 @@ impl Workload {
             let mut rng = rng.split("pod templates");
             manifests.iter_mut().for_each(|manifest| change(&mut rng, manifest));
         }
-        if let Some(quotas) = &mut optional.quotas {
+        // All claims are in one namespace.
+        if let Some(quotas) = optional.quotas.as_mut().filter(|_| optional.volumes.is_none()) {
             manifests.iter_mut().for_each(|manifest| quotas.set_namespace(manifest));
         }
         let mut admission_rng = rng.split("admission");
@@ -502,7 +503,8 @@ mod tests {
                 assert!(decode::<Pod>(pod).is_some(), "seed {seed}");
             }
             let mut api_server = FakeApiServer::default();
-            let mut workload = Workload::new(rng, None, OptionalWorkloads::default(), &mut api_server);
+            let mut workload =
+                Workload::new(rng, None, OptionalWorkloads::default(), &mut api_server);
             workload.set_budget(&mut api_server);
             assert!(
                 api_server.nodes().count() > 0 && api_server.disruption_budgets().count() > 0,

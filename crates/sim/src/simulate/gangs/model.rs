@@ -94,8 +94,9 @@ impl GangModel {
                 ));
             }
             if waiting.get(uid).is_some() {
-                let spec = spec
-                    .ok_or_else(|| format!("pod {uid} waits for PodGroup {group}, which is gone"))?;
+                let spec = spec.ok_or_else(|| {
+                    format!("pod {uid} waits for PodGroup {group}, which is gone")
+                })?;
                 let counts = counts(model, group);
                 if counts.placed >= spec.n_min || !counts.is_enough(spec.n_min) {
                     return Err(format!(

@@ -140,8 +140,7 @@ impl Attempt<'_> {
                 }
             }
             let row = *rng.pick(&feasible);
-            info.node_name =
-                trial.node(row).map(|node| Str::new(node.name())).unwrap_or_default();
+            info.node_name = trial.node(row).map(|node| Str::new(node.name())).unwrap_or_default();
             trial.assume(row, Arc::new(info));
             quotas.assume(pod);
             self.n_placed += 1;

@@ -36,7 +36,8 @@ impl QuotaWorkload {
     fn put(&mut self, api_server: &mut FakeApiServer, namespace: &str, name: &str) {
         let min = self.rng.range(0, 8);
         let max = min + self.rng.range(0, 8);
-        let list = |cpus: i64| json!({"cpu": cpus.to_string(), "memory": format!("{}Gi", cpus * 4)});
+        let list =
+            |cpus: i64| json!({"cpu": cpus.to_string(), "memory": format!("{}Gi", cpus * 4)});
         let mut spec = json!({"min": list(min), "max": list(max)});
         if self.rng.one_in(5) {
             spec["max"] = Value::Null;
