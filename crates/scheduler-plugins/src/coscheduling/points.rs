@@ -268,7 +268,7 @@ impl Coscheduling {
     }
 
     /// A group that has become complete, or whose last attempt failed without this new member, tries again. One that is no longer complete
-    /// frees its nodes.
+    /// frees its nodes. One of which another scheduler bound the last member that was missing is allowed.
     fn after_member_change(
         &self,
         cx: &mut SerialCx<'_>,
@@ -278,6 +278,11 @@ impl Coscheduling {
     ) {
         let Some(group) = self.group(cx.states, key) else { return };
         let backoff_until = group.backoff_until;
+        let n_placed = group.counts().placed;
+        let pod_group = self.pod_group(cx.world, key).filter(|_| group.is_trying);
+        if pod_group.is_some_and(|pod_group| n_placed >= n_min(pod_group)) {
+            return self.allow_members(cx, key);
+        }
         match (was_complete, group.is_complete) {
             (false, true) => {
                 self.update(cx, key, |group| group.end_backoff());

@@ -134,6 +134,23 @@ fn permit_waits_for_min_member_pods() {
 }
 
 #[test]
+fn a_member_that_another_scheduler_binds_may_be_the_last_one() {
+    #[track_caller]
+    fn check(n_min: usize, want: &str) {
+        let mut bench = bench_with_group(json!({}), json!({"minMember": n_min}), 3);
+        let (first, permitted) = reserve(&mut bench, "g-0");
+        assert_eq!(permitted, "Wait 60s");
+        bench.add_assigned_pod("n", member("other", "g")).unwrap();
+        // The end of its binding cycle fails the attempt of the group only if that is not over.
+        bench.unreserve(first);
+        let want = want.replace("Rejected", UNRESOLVABLE);
+        assert_eq!(bench.pre_filter(member("g-0", "g")).unwrap(), want);
+    }
+    check(2, "All");
+    check(3, "Rejected podGroup default/g failed recently");
+}
+
+#[test]
 fn terminating_members_do_not_count_at_permit() {
     let mut bench = bench_with_group(json!({}), json!({"minMember": 2}), 2);
     bench.add_assigned_pod("n", terminating("old")).unwrap();
