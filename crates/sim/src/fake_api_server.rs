@@ -90,8 +90,6 @@ pub struct FakeApiServer {
     other_kinds: Vec<WatchedKind>,
     /// The last resource version.
     version: u64,
-    /// A bug: updates of older versions are accepted.
-    pub ignores_conflicts: bool,
     pending_events: Vec<WatchEvent>,
     /// Number of watch events until now.
     n_changes: u64,
@@ -353,7 +351,7 @@ impl FakeApiServer {
             (Verb::Update, Some(known)) => {
                 let mut object = request.body.clone().unwrap_or_default();
                 let differs = |field: &str| known["metadata"][field] != object["metadata"][field];
-                if differs("uid") || differs("resourceVersion") && !self.ignores_conflicts {
+                if differs("uid") || differs("resourceVersion") {
                     return rejected(
                         409,
                         format!(

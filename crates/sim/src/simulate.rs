@@ -129,8 +129,8 @@ pub enum InjectedBug {
     LostTimeouts,
     /// The reference model does not see Unreserve, as if the resources of a rejected pod were not released.
     LostUnreserve,
-    /// The API server accepts updates of old versions of claims and volumes.
-    IgnoredConflict,
+    /// Volumes are received without node affinity.
+    LostVolumeAffinity,
     /// The API server does not send the watch events of volumes that have a claim.
     LostVolumeUpdate,
     /// Watch events of claims that were bound immediately are dropped.

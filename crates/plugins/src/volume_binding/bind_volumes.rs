@@ -397,7 +397,11 @@ impl<'a> BindingCheck<'a> {
         if reference.is_none_or(|reference| reference.uid.is_empty()) {
             return Err(format!("ClaimRef got reset for pv {volume:?}"));
         }
-        Ok(claim.is_fully_bound())
+        // Upstream does not see that the claim was bound to another volume, and binds the pod even if its node cannot access that one.
+        match claim.spec.volume_name == volume {
+            true => Ok(claim.is_fully_bound()),
+            false => self.is_bound_to_accessible_volume(claim, node, csi_node),
+        }
     }
 
     fn is_provisioned(
@@ -420,13 +424,22 @@ impl<'a> BindingCheck<'a> {
         if known.metadata.annotations.get(SELECTED_NODE) != Some(&self.pod.node_name) {
             return Err(format!("provisioning failed for PVC {claim:?}"));
         }
-        let name = &known.spec.volume_name;
+        self.is_bound_to_accessible_volume(known, node, csi_node)
+    }
+
+    fn is_bound_to_accessible_volume(
+        &self,
+        claim: &PersistentVolumeClaim,
+        node: &Node,
+        csi_node: Option<&CsiNode>,
+    ) -> Result<bool, String> {
+        let name = &claim.spec.volume_name;
         if !name.is_empty() {
             // The volume may be reported later than the claim.
             let Some(volume) = self.volume(name) else { return Ok(false) };
             check_node_affinity(node_affinity(volume, csi_node)?, name, node)?;
         }
-        Ok(known.is_fully_bound())
+        Ok(claim.is_fully_bound())
     }
 
     /// The objects that the result depends on.

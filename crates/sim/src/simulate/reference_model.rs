@@ -53,10 +53,11 @@ pub(super) enum CallKind {
         uid: Box<str>,
         node: Str,
     },
-    /// PreBind binds a volume to the claim with this uid.
+    /// PreBind binds a volume, of this version, to the claim with this uid.
     BindVolume {
         volume: Str,
         claim: Box<str>,
+        version: Box<str>,
     },
     /// PreBind selects a node for the claim with this uid.
     SelectNode {
@@ -87,6 +88,7 @@ impl CallKind {
             (Verb::Update, _) if request.resource == "persistentvolumes" => CallKind::BindVolume {
                 volume: request.name.clone(),
                 claim: text("/spec/claimRef/uid").into(),
+                version: text("/metadata/resourceVersion").into(),
             },
             (Verb::Update, _) => CallKind::SelectNode {
                 claim: text("/metadata/uid").into(),
@@ -171,12 +173,12 @@ impl ReferenceModel {
         }
     }
 
-    /// The engine has reserved the claims of a pod.
-    pub fn reserve_claims(&mut self, uid: &str, node: &Str) {
+    /// The engine has reserved the claims of a pod on the node, which has this name.
+    pub fn reserve_claims(&mut self, uid: &str, node: &Str, object: Option<Arc<Node>>) {
         if let Some(volumes) = &mut self.plugins.volumes
             && let Some(pod) = self.pods.get(uid)
         {
-            volumes.reserve(&self.plugins.objects, pod, node);
+            volumes.reserve(&self.plugins.objects, pod, node, object);
         }
     }
 

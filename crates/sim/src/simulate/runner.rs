@@ -108,7 +108,6 @@ impl<'a> Runner<'a> {
         let mut api_server = FakeApiServer::default();
         let change = setup.out_of_tree.as_ref().and_then(|it| it.pod_template.as_deref());
         let (volume_rng, has_volumes) = draw(&rng, "volumes", setup.volume_runs);
-        api_server.ignores_conflicts = options.injected_bug == Some(InjectedBug::IgnoredConflict);
         let (gang_rng, has_gangs) = draw(&rng, "gangs", setup.gang_runs);
         let (quota_rng, has_quotas) = draw(&rng, "quotas", setup.quota_runs);
         let optional = OptionalWorkloads {
@@ -416,7 +415,9 @@ impl<'a> Runner<'a> {
                     if self.parts.gangs {
                         self.gangs.handle_reserved(&self.model, uid);
                     }
-                    self.model.reserve_claims(uid, node);
+                    let nodes = self.engine.world().nodes();
+                    let object = nodes.row(node).and_then(|row| nodes.node(row)).cloned();
+                    self.model.reserve_claims(uid, node, object);
                     self.model.plugins.out_of_tree.handle_reserved(uid);
                     self.report.reserved += 1;
                 }

@@ -125,6 +125,24 @@ fn static_binding() {
     binding.check(PluginStepInput::Changed(None), &expect!["done"]);
 }
 
+/// Another scheduler, or the user, binds the claim while PreBind waits.
+#[test]
+fn a_claim_that_is_bound_to_another_volume() {
+    check_static_failure(
+        |bench| {
+            let claim_ref = json!({"namespace": "default", "name": "data", "uid": "uid-data"});
+            let reserved =
+                json!({"metadata": {"resourceVersion": "8"}, "spec": {"claimRef": claim_ref}});
+            volume(bench, "pv", "static", reserved);
+            volume(bench, "other", "static", on(HOSTNAME, &["b1"]));
+            claim(bench, "data", "static", bound_to("other", ""));
+        },
+        &expect![[
+            r#"Error binding volumes: pv "other" node affinity doesn't match node "a1": no matching NodeSelectorTerms"#
+        ]],
+    );
+}
+
 #[test]
 fn a_second_pod_with_the_claim_writes_what_the_first_one_does() {
     let mut bench = bench();

@@ -94,9 +94,8 @@ impl GangModel {
                 ));
             }
             if waiting.get(uid).is_some() {
-                let spec = spec.ok_or_else(|| {
-                    format!("pod {uid} waits for PodGroup {group}, which is gone")
-                })?;
+                let spec =
+                    spec.ok_or_else(|| format!("pod {uid} waits, but PodGroup {group} is gone"))?;
                 let counts = counts(model, group);
                 if counts.placed >= spec.n_min || !counts.is_enough(spec.n_min) {
                     return Err(format!(
@@ -111,10 +110,11 @@ impl GangModel {
             } else if member.state != MemberState::Allowed {
                 if !self.complete.contains(group) {
                     let counts = counts(model, group);
-                    let n_min = spec.map(|spec| spec.n_min);
-                    return Err(format!(
-                        "pod {uid} is allowed, but PodGroup {group} needs {n_min:?} members and has {counts:?}"
-                    ));
+                    let problem = match spec {
+                        None => "is gone".to_owned(),
+                        Some(spec) => format!("needs {} members and has {counts:?}", spec.n_min),
+                    };
+                    return Err(format!("pod {uid} is allowed, but PodGroup {group} {problem}"));
                 }
                 member.state = MemberState::Allowed;
             }

@@ -93,10 +93,10 @@ impl Runner<'_> {
                     return Err(format!("pod {uid} is deleted, but was not selected as a victim"));
                 }
             }
-            CallKind::BindVolume { volume, claim } => {
+            CallKind::BindVolume { volume, claim, version } => {
                 self.report.volume_writes += 1;
                 if let Some(volumes) = &mut self.model.plugins.volumes {
-                    volumes.check_volume_update(&volume, &claim)?;
+                    volumes.check_volume_update(&volume, &claim, &version)?;
                 }
             }
             CallKind::SelectNode { claim, node } => {

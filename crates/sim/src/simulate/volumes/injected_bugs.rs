@@ -34,6 +34,9 @@ pub(in crate::simulate) fn altered_event(
             return Vec::new();
         }
         (Some(InjectedBug::LostCsiNode), Some(VolumeKind::CsiNode)) => return Vec::new(),
+        (Some(InjectedBug::LostVolumeAffinity), Some(VolumeKind::Volume)) => {
+            value["spec"].as_object_mut().map(|spec| spec.remove("nodeAffinity"));
+        }
         (Some(InjectedBug::WrongAccessMode), Some(VolumeKind::Claim)) => {
             value["spec"]["accessModes"] = ["ReadWriteOnce"].into();
         }

@@ -1,6 +1,7 @@
 //! What the engine must do with claims, by the objects that it received.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod, Str};
 use loadmaster_engine::engine::EngineEvent;
@@ -34,10 +35,10 @@ pub(in crate::simulate) struct VolumeModel {
 struct DelayedClaims {
     pod: String,
     node: Str,
+    /// The node as it was when the pod was reserved.
+    reserved_node: Option<Arc<Node>>,
     /// Uids and names.
     claims: BTreeMap<String, String>,
-    /// The volumes that PreBind binds to the claims, by uid.
-    volumes: BTreeMap<Box<str>, Str>,
 }
 
 impl VolumeModel {
@@ -52,6 +53,9 @@ impl VolumeModel {
         match VolumeKind::of(object) {
             Some(VolumeKind::Claim) if is_bound(value) => {
                 let volume = text(value, "/spec/volumeName").to_owned();
+                // It was bound to another volume than the one that PreBind chose, which is free again.
+                let claim = uid(value);
+                self.writes.retain(|written, of| **of != *claim || **written == *volume);
                 self.bound.insert(uid(value).to_owned(), volume);
             }
             Some(VolumeKind::Volume) => {
@@ -64,8 +68,14 @@ impl VolumeModel {
         }
     }
 
-    /// A pod was reserved.
-    pub fn reserve(&mut self, objects: &WatchedObjects, pod: &Pod, node: &Str) {
+    /// A pod was reserved on the node, which has this name.
+    pub fn reserve(
+        &mut self,
+        objects: &WatchedObjects,
+        pod: &Pod,
+        node: &Str,
+        reserved_node: Option<Arc<Node>>,
+    ) {
         let claims = claim_names(pod).filter_map(|name| {
             let claim = objects.get(VolumeKind::Claim.watched(), &name)?;
             (!is_bound(claim)).then(|| (uid(claim).to_owned(), name))
@@ -73,7 +83,7 @@ impl VolumeModel {
         let claims: BTreeMap<String, String> = claims.collect();
         if !claims.is_empty() {
             let (pod_name, node) = (pod.full_name(), node.clone());
-            let delayed = DelayedClaims { pod: pod_name, node, claims, volumes: BTreeMap::new() };
+            let delayed = DelayedClaims { pod: pod_name, node, reserved_node, claims };
             self.unreserved.retain(|uid| *uid != pod.metadata.uid);
             self.delayed.insert(pod.metadata.uid.clone(), delayed);
         }
@@ -108,13 +118,15 @@ impl VolumeModel {
         self.delayed.values().any(|it| it.claims.contains_key(claim))
     }
 
-    /// PreBind binds a volume: a reserved pod has its claim, and no other claim or volume is bound at the same time.
-    pub fn check_volume_update(&mut self, volume: &Str, claim: &str) -> CheckResult {
+    /// PreBind binds a volume of this version: a reserved pod has its claim, and no other claim or volume is bound at the same time.
+    pub fn check_volume_update(&mut self, volume: &Str, claim: &str, of: &str) -> CheckResult {
         if !self.has_reserved_pod(claim) {
             return Err(format!("volume {volume} is bound to claim {claim} for no reserved pod"));
         }
-        for delayed in self.delayed.values_mut().filter(|it| it.claims.contains_key(claim)) {
-            delayed.volumes.insert(claim.into(), volume.clone());
+        // The API server will reject it, because the volume has changed since.
+        let known = self.volumes.get(volume.as_str());
+        if known.is_some_and(|it| text(it, "/metadata/resourceVersion") != of) {
+            return Ok(());
         }
         let other_claim = self.writes.insert(volume.clone(), claim.into());
         if self.released.contains(claim) {
@@ -142,7 +154,8 @@ impl VolumeModel {
         Err(format!("node {node} is selected for claim {claim}, but no pod is reserved there"))
     }
 
-    /// A pod is bound only if PreBind has waited until its claims were bound to volumes to which the node has access.
+    /// A pod is bound only if PreBind has waited until its claims were bound to volumes to which the node has access, or had access when the
+    /// pod was reserved: the node may have changed after PreBind.
     pub fn check_bind(&mut self, uid: &str, node: Option<&Node>) -> CheckResult {
         let Some(delayed) = self.delayed.get(uid) else { return Ok(()) };
         let pod = &delayed.pod;
@@ -150,12 +163,11 @@ impl VolumeModel {
             let Some(volume) = self.bound.get(claim) else {
                 return Err(format!("pod {pod} is bound, but its claim {name} is not"));
             };
-            // As upstream, PreBind does not see that another scheduler bound the claim to another volume.
-            let chosen = delayed.volumes.get(claim.as_str());
-            let is_other = chosen.is_some_and(|chosen| *chosen != volume.as_str());
-            let Some(node) = node.filter(|_| !is_other) else { continue };
-            let label = |key: &str| node.metadata.labels.get(key).map(ToString::to_string);
-            if self.volumes.get(volume).is_some_and(|volume| !is_accessible(volume, label)) {
+            let (Some(node), Some(object)) = (node, self.volumes.get(volume)) else { continue };
+            let has_access = |node: &Node| {
+                is_accessible(object, |key| node.metadata.labels.get(key).map(ToString::to_string))
+            };
+            if !has_access(node) && !delayed.reserved_node.as_deref().is_some_and(has_access) {
                 let node = node.name();
                 return Err(format!("pod {pod} is bound to {node}, which cannot access {volume}"));
             }
@@ -244,4 +256,71 @@ fn check_limit(model: &ReferenceModel, pod: &Pod, node: &Str) -> CheckResult {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::{BIND_COMPLETED, full_name};
+    use super::*;
+
+    fn received(
+        model: &mut VolumeModel,
+        objects: &mut WatchedObjects,
+        kind: VolumeKind,
+        value: Value,
+    ) {
+        let name = full_name(&value).as_str().into();
+        let object = kind.watched().object_ref(&name);
+        objects.update(&object, Some(&value));
+        model.receive_event(&EngineEvent::ObjectChanged { object, value: Some(value) });
+    }
+
+    fn volume(name: &str, node: &str) -> Value {
+        let expression =
+            json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [node]});
+        let terms = json!([{"matchExpressions": [expression]}]);
+        let affinity = json!({"required": {"nodeSelectorTerms": terms}});
+        json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1"}, "spec": {"nodeAffinity": affinity}})
+    }
+
+    fn claim(volume: &str) -> Value {
+        let metadata = json!({"namespace": "default", "name": "data", "uid": "data", "annotations": {BIND_COMPLETED: "yes"}});
+        json!({"metadata": metadata, "spec": {"volumeName": volume}})
+    }
+
+    fn node(name: &str) -> Node {
+        let labels = json!({"kubernetes.io/hostname": name});
+        serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap()
+    }
+
+    /// The claim of a pod that was reserved on node `a` is bound to this volume; then the pod is bound to the node, as it is by then.
+    #[track_caller]
+    fn check(bound_to: &str, node_now: &str, want: CheckResult) {
+        let (mut model, mut objects) = (VolumeModel::default(), WatchedObjects::default());
+        received(&mut model, &mut objects, VolumeKind::Volume, volume("on-a", "a"));
+        received(&mut model, &mut objects, VolumeKind::Volume, volume("on-b", "b"));
+        let mut unbound = claim("");
+        unbound["metadata"]["annotations"] = Value::Null;
+        received(&mut model, &mut objects, VolumeKind::Claim, unbound);
+        let pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "default", "name": "p", "uid": "p"},
+            "spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}], "containers": []},
+        }));
+        model.reserve(&objects, &pod.unwrap(), &"a".into(), Some(Arc::new(node("a"))));
+        if !bound_to.is_empty() {
+            received(&mut model, &mut objects, VolumeKind::Claim, claim(bound_to));
+        }
+        assert_eq!(model.check_bind("p", Some(&node(node_now))), want);
+    }
+
+    #[test]
+    fn a_pod_is_bound_where_its_volume_is() {
+        check("on-a", "a", Ok(()));
+        // The label of the node has changed since.
+        check("on-a", "b", Ok(()));
+        check("on-b", "a", Err("pod default/p is bound to a, which cannot access on-b".to_owned()));
+        check("", "a", Err("pod default/p is bound, but its claim default/data is not".to_owned()));
+    }
 }
