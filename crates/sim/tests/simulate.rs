@@ -67,9 +67,13 @@ fn with_plugins() -> SimulatedSchedulerConfig {
 
 #[test]
 fn no_seed_violates_an_invariant() {
-    let every =
-        |n| SimulatedSchedulerConfig { volume_runs: n, gang_runs: n, quota_runs: n, ..setup() };
-    let (without, with_claims_gangs_quotas) = (every(0), every(2));
+    let of = |volume_runs, gang_runs, quota_runs| SimulatedSchedulerConfig {
+        volume_runs,
+        gang_runs,
+        quota_runs,
+        ..setup()
+    };
+    let (without, with_claims_gangs_quotas) = (of(0, 0, 0), of(2, 2, 1));
     let mut all = SimulationReport::default();
     for seed in 0..60 {
         let setup = if seed % 2 == 0 { &without } else { &with_claims_gangs_quotas };
