@@ -23,6 +23,7 @@ pub use feasible_nodes::ExtenderScoring;
 use std::sync::Arc;
 
 use loadmaster_framework::incremental::ScoreOutOfRange;
+use loadmaster_framework::template::TemplateId;
 use loadmaster_framework::{
     CycleState, EvaluatorCx, NodeRow, PluginStates, PodInfo, Rejection, World,
 };
@@ -49,6 +50,13 @@ const ROWS_PER_CHANGE: usize = 20;
 
 /// A score index is never updated over more changes than this; the world's change log is at least as long.
 const CHANGES_MAX: usize = 1 << 14;
+
+/// Pods for which this is equal share their decisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SharedKeys {
+    combination: CombinationId,
+    template: Option<TemplateId>,
+}
 
 /// Which nodes are searched, and what for.
 #[derive(Clone, Copy)]
@@ -244,7 +252,8 @@ impl Scheduler {
         if sampling != NodeSampling::All && options.may_end_early && needs_per_node {
             return Ok(Search::PerNode);
         }
-        if evaluator.rejected.is_some() {
+        let cx = EvaluatorCx { world, states: &self.states };
+        if evaluator.rejected.is_some() || !evaluator.accepts_pod(cx, pod) {
             return Err(Decision::Unschedulable);
         }
         if cached.index.is_some() && excluded.is_empty() && options.among.is_none() {
@@ -374,10 +383,13 @@ impl Scheduler {
         )
     }
 
-    /// The keys of a pod whose last decision applies to all pods with these keys, because all plugins have an incremental form.
-    pub(crate) fn shared_combination(&self, pod: &PodInfo) -> Option<CombinationId> {
-        let (id, cached) = self.cache.combination_of(pod)?;
-        cached.evaluator.per_node_plugins.is_empty().then_some(id)
+    /// The keys of a pod whose last decision applies to all pods with these keys, because all plugins have an incremental form; with the
+    /// pod's template if a plugin reads more of the pod.
+    pub(crate) fn shared_keys(&self, pod: &PodInfo) -> Option<SharedKeys> {
+        let (combination, cached) = self.cache.combination_of(pod)?;
+        let template = cached.evaluator.depends_on_pod().then_some(pod.template.id);
+        let is_shared = cached.evaluator.per_node_plugins.is_empty();
+        is_shared.then_some(SharedKeys { combination, template })
     }
 
     /// Numbers of evaluations that are cached and shared by pods.

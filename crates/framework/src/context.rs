@@ -269,8 +269,8 @@ impl<'a> DryRunCx<'a> {
 /// The context of keys and of a [`PluginEvaluator`](crate::PluginEvaluator): read-only. What an evaluator reads besides rows and counters must be announced when
 /// it changes: watched objects by [`crate::ExtensionPoints::watch_per_node`] or by being watched at all, states by
 /// [`crate::SerialCx::invalidate_node`], published values by being published. Other pods and sums of pods may change in every decision, so
-/// that only [`filter_class`](crate::PluginEvaluator::filter_class) and [`score_classes`](crate::PluginEvaluator::score_classes) may read them; these
-/// may also read states whose changes are not announced.
+/// that only [`accepts_pod`](crate::PluginEvaluator::accepts_pod), [`filter_class`](crate::PluginEvaluator::filter_class) and
+/// [`score_classes`](crate::PluginEvaluator::score_classes) may read them; these may also read objects and states whose changes are not announced.
 #[derive(Clone, Copy)]
 pub struct EvaluatorCx<'a> {
     /// Nodes, pods and other objects.

@@ -38,7 +38,7 @@ pub type ClassKey = SmallVec<[i64; 8]>;
 /// of its own. Results are therefore shared by pods with equal keys. [`Incremental::prepare`] gets only the key, so it cannot read
 /// anything of the pod that the key does not contain.
 pub trait Incremental: Send + Sync {
-    /// All that the plugin's results depend on in an incoming pod.
+    /// All that the plugin's results depend on in an incoming pod, except what [`PluginEvaluator::accepts_pod`] reads.
     type Key: fmt::Debug + Eq + Hash + Send + Sync + 'static;
 
     /// The pod's key, or `None` if the plugin's Filter and Score must be called per node for this pod. Objects of the world that
@@ -241,6 +241,8 @@ pub struct ResultDependencies {
     pub class: Option<RowDependency>,
     /// Row-local results depend on the set of nodes or on their images.
     pub node_set: bool,
+    /// [`PluginEvaluator::accepts_pod`] may reject.
+    pub pod: bool,
 }
 
 /// What a row-local result depends on.
@@ -307,6 +309,15 @@ pub fn check_score_range(score: i64) -> Result<i64, ScoreOutOfRange> {
 pub trait PluginEvaluator: Send + Sync {
     /// What the results depend on. Constant for one evaluator.
     fn dependencies(&self) -> ResultDependencies;
+
+    /// Whether any node may pass for this pod, which has the evaluator's key: called in every decision, before nodes are looked at. It is
+    /// the place for what is the same on all nodes and may change with every pod, such as a quota. Pods that differ only in what is read
+    /// here, such as their namespace, have equal keys and share what was computed of the nodes. Of the pod it may read what pods of one
+    /// [template](crate::template) have in common, and its nomination.
+    fn accepts_pod(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> bool {
+        let _ = (cx, pod);
+        true
+    }
 
     /// Whether PreFilter returns a subset of the nodes for these pods. `percentageOfNodesToScore` then applies to that subset.
     fn narrows_nodes(&self) -> bool {

@@ -9,8 +9,8 @@
 //! it, whenever the objects and the pods come ([`crate::Cx::namespace_total`]).
 //!
 //! A sum may change with every assumed pod. The incremental form of such a plugin therefore compares sums in
-//! [`PluginEvaluator::filter_class`](crate::PluginEvaluator::filter_class), which is called in every decision, with one class for
-//! all nodes if the result is the same on all of them.
+//! [`PluginEvaluator::accepts_pod`](crate::PluginEvaluator::accepts_pod) if the result is the same on all nodes, otherwise in
+//! [`PluginEvaluator::filter_class`](crate::PluginEvaluator::filter_class): both are called in every decision.
 
 use std::any::Any;
 use std::fmt;

@@ -48,7 +48,7 @@ use crate::time::Now;
 use crate::watched_objects::Gvr;
 use crate::world::World;
 
-use compare::{PerNodeResults, Prepared, compare};
+use compare::{PerNodeResults, Prepared, compare, is_accepted};
 
 /// A test bench: one plugin with its own world.
 pub struct PluginTestBench {

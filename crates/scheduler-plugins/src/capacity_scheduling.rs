@@ -15,9 +15,8 @@ mod quotas;
 
 use std::sync::Arc;
 
-use loadmaster_api::Str;
 use loadmaster_framework::incremental::{
-    ClassKey, EvaluatorCx, PluginEvaluator, PrepareCx, ResultDependencies, RowDependency,
+    EvaluatorCx, PluginEvaluator, PrepareCx, ResultDependencies,
 };
 use loadmaster_framework::preemption::{
     CandidateSampling, DisruptionBudgets, NodeDryRun, Preemption, Victims, compare_pod_importance,
@@ -25,9 +24,9 @@ use loadmaster_framework::preemption::{
 };
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, CycleStateSlot, Detail, DryRunCx, EventResource, Explain,
-    ExtensionPoints, Incremental, NodeRow, ObjectChange, ObjectEventHandler, ObjectInfo, PluginDef,
+    ExtensionPoints, Incremental, ObjectChange, ObjectEventHandler, ObjectInfo, PluginDef,
     PluginError, PluginLogger, PodChange, PodEventHandler, PodInfo, PreFilter, PreFilterResult,
-    PrepareResult, Reason, Rejection, Reserve, Resources, SerialCx, WatchRequirement, World,
+    PrepareResult, Reason, Rejection, Reserve, SerialCx, WatchRequirement, World,
 };
 use loadmaster_stdx::Rng;
 use serde_json::Value;
@@ -59,7 +58,7 @@ fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError>
             ActionType::ADD | ActionType::UPDATE | ActionType::DELETE,
         ),
     ];
-    // The incremental form reads the quotas in every decision and keeps nothing of them.
+    // Evaluators read the quotas in every decision and keep nothing of them.
     let objects = points.watch_in_keys(kind, WatchRequirement::Required);
     let sums =
         points.sum_pods_by_namespace(&objects, |quota: &ElasticQuota| quota.min.amounts().clone());
@@ -82,8 +81,7 @@ fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError>
 
 impl PreFilter for CapacityScheduling {
     fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
-        let requests = &pod.requests().resources;
-        let wanted = self.quotas.wanted(cx.world, &Key::of(pod, requests), Some(&pod.uid));
+        let wanted = self.quotas.wanted(cx.world, pod);
         let exceeded = self.quotas.exceeded(cx.world, &pod.template.namespace, &wanted);
         cx.cycle.set(self.wanted, wanted);
         match exceeded {
@@ -105,62 +103,33 @@ impl PreFilter for CapacityScheduling {
     }
 }
 
-/// What the plugin reads of a pod in a namespace with a quota.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    namespace: Str,
-    priority: i32,
-    requests: Resources,
-}
-
-impl Key {
-    fn of(pod: &PodInfo, requests: &Resources) -> Key {
-        let (namespace, priority) = (pod.template.namespace.clone(), pod.template.priority());
-        Key { namespace, priority, requests: requests.clone() }
-    }
-}
-
 impl Incremental for CapacityScheduling {
-    /// `None` for pods in namespaces without a quota.
-    type Key = Option<Key>;
+    /// Whether the pod's namespace has a quota.
+    type Key = bool;
 
-    fn key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Option<Key>> {
-        // Other pods that are nominated count, but not the pod itself.
-        if cx.world.nominated_node(&pod.uid).is_some() {
-            return None;
+    fn key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<bool> {
+        Some(self.quotas.of_namespace(cx.world, &pod.template.namespace).is_some())
+    }
+
+    fn prepare(&self, _: &mut PrepareCx<'_>, has_quota: &bool) -> PrepareResult {
+        match has_quota {
+            true => PrepareResult::Evaluator(Box::new(Evaluator(self.quotas.clone()))),
+            false => PrepareResult::Skip,
         }
-        let is_limited = self.quotas.of_namespace(cx.world, &pod.template.namespace).is_some();
-        Some(is_limited.then(|| Key::of(pod, &pod.requests().resources)))
-    }
-
-    fn prepare(&self, _: &mut PrepareCx<'_>, key: &Option<Key>) -> PrepareResult {
-        let Some(key) = key.clone() else { return PrepareResult::Skip };
-        PrepareResult::Evaluator(Box::new(Evaluator { quotas: self.quotas.clone(), key }))
     }
 }
 
-/// All nodes are one class, because the result is the same for all of them. It is computed in every decision.
-struct Evaluator {
-    quotas: ElasticQuotas,
-    key: Key,
-}
+/// The result is the same on all nodes, and computed in every decision.
+struct Evaluator(ElasticQuotas);
 
 impl PluginEvaluator for Evaluator {
     fn dependencies(&self) -> ResultDependencies {
-        ResultDependencies { class: Some(RowDependency::Node), ..ResultDependencies::default() }
+        ResultDependencies { pod: true, ..ResultDependencies::default() }
     }
 
-    fn class_key_len(&self) -> usize {
-        1
-    }
-
-    fn class_key(&self, _: EvaluatorCx<'_>, _: NodeRow, out: &mut ClassKey) {
-        out.push(0);
-    }
-
-    fn filter_class(&self, cx: EvaluatorCx<'_>, _: &[i64]) -> bool {
-        let wanted = self.quotas.wanted(cx.world, &self.key, None);
-        self.quotas.exceeded(cx.world, &self.key.namespace, &wanted).is_none()
+    fn accepts_pod(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> bool {
+        let Evaluator(quotas) = self;
+        quotas.exceeded(cx.world, &pod.template.namespace, &quotas.wanted(cx.world, pod)).is_none()
     }
 }
 
@@ -341,8 +310,7 @@ impl Explain for CapacityScheduling {
             Detail::new("min", quota.min.to_string()),
             Detail::new("max", quota.max.to_string()),
         ];
-        let key = Key::of(pod, &pod.requests().resources);
-        let wanted = self.quotas.wanted(cx.world, &key, Some(&pod.uid));
+        let wanted = self.quotas.wanted(cx.world, pod);
         if let Some(shortage) = self.quotas.shortage(cx.world, namespace, &wanted) {
             details.push(Detail::new("short", shortage));
         }

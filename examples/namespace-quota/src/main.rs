@@ -10,7 +10,7 @@ use std::sync::Arc;
 use loadmaster::SchedulerCommand;
 use loadmaster::api::{Quantity, Str};
 use loadmaster::framework::cluster_event::QueueingHintArgs;
-use loadmaster::framework::incremental::{ClassKey, ResultDependencies, RowDependency};
+use loadmaster::framework::incremental::ResultDependencies;
 use loadmaster::framework::*;
 use serde::Deserialize;
 use serde_json::Value;
@@ -40,20 +40,6 @@ struct Plugin {
     used: PodSums<Str>,
 }
 
-/// All that the plugin reads of a pod.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    namespace: Str,
-    requests: Resources,
-}
-
-impl Key {
-    fn of(pod: &PodInfo) -> Key {
-        let requests = pod.requests().resources.clone();
-        Key { namespace: pod.template.namespace.clone(), requests }
-    }
-}
-
 fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
     let quotas_slot = points.watch(quotas(), WatchRequirement::Required);
     let used = points.sum_pods(|pod| Some(pod.template.namespace.clone()));
@@ -71,15 +57,16 @@ fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
 
 impl Plugin {
     /// Which quota the pod would exceed.
-    fn exceeded(&self, world: &World, pod: &Key) -> Option<String> {
-        let used = world.pod_sum(&self.used, &pod.namespace);
+    fn exceeded(&self, world: &World, pod: &PodInfo) -> Option<String> {
+        let (namespace, requests) = (&pod.template.namespace, &pod.requests().resources);
+        let used = world.pod_sum(&self.used, namespace);
         let quotas = world.watched_objects().lister(&self.quotas);
-        quotas.in_namespace(&pod.namespace).find_map(|(info, quota)| {
+        quotas.in_namespace(namespace).find_map(|(info, quota)| {
             let is_exceeded = |(name, hard): (&Str, &Quantity)| match name.as_str() {
                 "pods" => used.pods + 1 > hard.value(),
-                "cpu" => used.amounts.cpu_milli + pod.requests.cpu_milli > hard.milli_value(),
+                "cpu" => used.amounts.cpu_milli + requests.cpu_milli > hard.milli_value(),
                 // A pod that requests nothing of it is not limited.
-                other => match pod.requests.amount(other) {
+                other => match requests.amount(other) {
                     0 => false,
                     request => used.amounts.amount(other) + request > hard.value(),
                 },
@@ -91,51 +78,41 @@ impl Plugin {
 
     /// Requeues a pod when it would not exceed a quota any more.
     fn hint(&self, args: &QueueingHintArgs<'_>) -> QueueingHint {
-        let exceeded = self.exceeded(args.world, &Key::of(args.pod));
+        let exceeded = self.exceeded(args.world, args.pod);
         exceeded.map_or(QueueingHint::Queue, |_| QueueingHint::Skip)
     }
 }
 
 impl Filter for Plugin {
     fn filter(&self, cx: Cx<'_>, pod: &PodInfo, _: NodeInfo<'_>) -> Result<(), Rejection> {
-        self.exceeded(cx.world, &Key::of(pod))
-            .map_or(Ok(()), |why| Err(Rejection::unschedulable(why)))
+        self.exceeded(cx.world, pod).map_or(Ok(()), |why| Err(Rejection::unschedulable(why)))
     }
 }
 
 impl Incremental for Plugin {
-    type Key = Key;
+    /// What is computed of the nodes is the same for all pods.
+    type Key = ();
 
-    fn key(&self, _: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Key> {
-        Some(Key::of(pod))
+    fn key(&self, _: EvaluatorCx<'_>, _: &PodInfo) -> Option<()> {
+        Some(())
     }
 
-    fn prepare(&self, _: &mut PrepareCx<'_>, key: &Key) -> PrepareResult {
-        PrepareResult::Evaluator(Box::new(Evaluator { plugin: self.clone(), key: key.clone() }))
+    fn prepare(&self, _: &mut PrepareCx<'_>, (): &()) -> PrepareResult {
+        PrepareResult::Evaluator(Box::new(Evaluator(self.clone())))
     }
 }
 
-/// All nodes are one class, because the result is the same for all of them. It is computed in every decision.
-struct Evaluator {
-    plugin: Plugin,
-    key: Key,
-}
+/// The result is the same on all nodes, and computed in every decision.
+struct Evaluator(Plugin);
 
 impl PluginEvaluator for Evaluator {
     fn dependencies(&self) -> ResultDependencies {
-        ResultDependencies { class: Some(RowDependency::Node), ..ResultDependencies::default() }
+        ResultDependencies { pod: true, ..ResultDependencies::default() }
     }
 
-    fn class_key_len(&self) -> usize {
-        1
-    }
-
-    fn class_key(&self, _: EvaluatorCx<'_>, _: NodeRow, out: &mut ClassKey) {
-        out.push(0);
-    }
-
-    fn filter_class(&self, cx: EvaluatorCx<'_>, _: &[i64]) -> bool {
-        self.plugin.exceeded(cx.world, &self.key).is_none()
+    fn accepts_pod(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> bool {
+        let Evaluator(plugin) = self;
+        plugin.exceeded(cx.world, pod).is_none()
     }
 }
 

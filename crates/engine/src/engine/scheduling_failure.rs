@@ -17,8 +17,8 @@ use super::status_patch::Condition;
 use super::{Engine, PluginHandle};
 use crate::diagnosis::Diagnosis;
 use crate::evaluate::ExtenderResults;
-use crate::evaluation_cache::CombinationId;
 use crate::queue::{PluginIdx, ProfileIdx, QueuedPod};
+use crate::scheduler::SharedKeys;
 use crate::time::Now;
 
 /// Longest note of an Event, in bytes (upstream's `NoteLengthLimit`).
@@ -27,7 +27,7 @@ const NOTE_LEN_MAX: usize = 1024;
 /// The last diagnosis: pods with equal keys get the same one while the world does not change, unless it names the pod.
 pub(super) struct CachedDiagnosis {
     profile_idx: ProfileIdx,
-    combination: CombinationId,
+    shared: SharedKeys,
     /// Decides which nominated pods count.
     priority: i32,
     state: DiagnosedState,
@@ -93,10 +93,9 @@ impl Engine {
             && pod.nominated_node_name.is_empty()
             && pod.node_name.is_empty()
             && pod.resized.is_none();
-        let combination = profile_scheduler.scheduler.shared_combination(pod);
-        let combination = combination.filter(|_| may_share);
+        let shared = profile_scheduler.scheduler.shared_keys(pod).filter(|_| may_share);
         if let Some(known) = &self.last_diagnosis
-            && combination == Some(known.combination)
+            && shared == Some(known.shared)
             && known.profile_idx == queued.profile_idx
             && known.priority == pod.template.priority()
             && known.state == state
@@ -110,11 +109,11 @@ impl Engine {
         let reasons = Arc::new(RejectionSummary::from_evaluation(&self.world, evaluation));
         let names_pod = diagnosis.message.contains(&*pod.name);
         let unschedulable = Arc::new(UnschedulableAttempt { attempted, diagnosis, reasons });
-        if let Some(combination) = combination.filter(|_| !names_pod) {
+        if let Some(shared) = shared.filter(|_| !names_pod) {
             let unschedulable = unschedulable.clone();
             self.last_diagnosis = Some(CachedDiagnosis {
                 profile_idx: queued.profile_idx,
-                combination,
+                shared,
                 priority: pod.template.priority(),
                 state,
                 unschedulable,

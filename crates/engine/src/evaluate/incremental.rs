@@ -9,7 +9,9 @@ use std::sync::Arc;
 use loadmaster_framework::incremental::{
     ClassKey, NodeClasses, ResultDependencies, RowDependency, ScoreOutOfRange, check_score_range,
 };
-use loadmaster_framework::{EvaluatorCx, NodeRow, PluginEvaluator, PrepareResult, Rejection};
+use loadmaster_framework::{
+    EvaluatorCx, NodeRow, PluginEvaluator, PodInfo, PrepareResult, Rejection,
+};
 use loadmaster_stdx::Map;
 
 use super::PluginRejection;
@@ -194,6 +196,17 @@ impl Evaluator {
         if !ended {
             self.rejected = Some(rejected);
         }
+    }
+
+    /// Whether results depend on more of a pod than its keys ([`PluginEvaluator::accepts_pod`]).
+    pub fn depends_on_pod(&self) -> bool {
+        self.parts.iter().any(|part| part.filters && part.dependencies.pod)
+    }
+
+    /// Whether no plugin rejects this pod on all nodes. The evaluators are those of its keys.
+    pub fn accepts_pod(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> bool {
+        let mut parts = self.parts.iter().filter(|part| part.filters && part.dependencies.pod);
+        parts.all(|part| part.enter(ExtensionPoint::PreFilter).accepts_pod(cx, pod))
     }
 
     /// Whether PreFilter excludes nodes for these pods.

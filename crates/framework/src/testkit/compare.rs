@@ -27,7 +27,7 @@ impl PluginTestBench {
         }
         let prepared = self.prepare(pod);
         let per_node = self.evaluate_per_node(pod);
-        let outcome = self.compare_prepared(&prepared.result, &per_node);
+        let outcome = self.compare_prepared(&prepared.result, pod, &per_node);
         prepared.release(self);
         outcome
     }
@@ -59,6 +59,7 @@ impl PluginTestBench {
     pub(super) fn compare_prepared(
         &self,
         prepared: &PrepareResult,
+        pod: &PodInfo,
         per_node: &PerNodeResults,
     ) -> BenchResult<()> {
         match prepared {
@@ -73,17 +74,23 @@ impl PluginTestBench {
                 }
             }
             PrepareResult::Skip => compare(&self.world, per_node, |_| true, |_| 0),
-            PrepareResult::Evaluator(evaluator) => self.compare_evaluator(&**evaluator, per_node),
+            PrepareResult::Evaluator(evaluator) => {
+                self.compare_evaluator(&**evaluator, pod, per_node)
+            }
         }
     }
 
     pub(super) fn compare_evaluator(
         &self,
         evaluator: &dyn PluginEvaluator,
+        pod: &PodInfo,
         per_node: &PerNodeResults,
     ) -> BenchResult<()> {
-        let incremental = IncrementalResults::new(self.evaluator_cx(), evaluator);
-        compare(&self.world, per_node, |row| incremental.passes(row), |row| incremental.score(row))
+        let cx = self.evaluator_cx();
+        let is_accepted = is_accepted(cx, evaluator, pod)?;
+        let incremental = IncrementalResults::new(cx, evaluator);
+        let passes = |row| is_accepted && incremental.passes(row);
+        compare(&self.world, per_node, passes, |row| incremental.score(row))
     }
 
     pub(super) fn run_pre_filter(
@@ -244,6 +251,25 @@ impl IncrementalResults {
     fn score(&self, row: NodeRow) -> i64 {
         let class = self.class_of[row.index()].map_or(0, |class| self.class_scores[class]);
         self.local[row.index()] + class
+    }
+}
+
+/// Whether the evaluator accepts the pod.
+///
+/// # Errors
+///
+/// When it rejects the pod without having declared that it may.
+pub(super) fn is_accepted(
+    cx: EvaluatorCx<'_>,
+    evaluator: &dyn PluginEvaluator,
+    pod: &PodInfo,
+) -> BenchResult<bool> {
+    let is_accepted = evaluator.accepts_pod(cx, pod);
+    match is_accepted || evaluator.dependencies().pod {
+        true => Ok(is_accepted),
+        false => {
+            Err(PluginTestBenchError("accepts_pod rejects, but dependencies().pod is false".into()))
+        }
     }
 }
 

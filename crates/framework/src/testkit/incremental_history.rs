@@ -6,7 +6,9 @@
 use loadmaster_stdx::Rng;
 use serde_json::Value;
 
-use super::{BenchResult, PluginTestBench, PluginTestBenchError, Prepared, compare, status_text};
+use super::{
+    BenchResult, PluginTestBench, PluginTestBenchError, Prepared, compare, is_accepted, status_text,
+};
 use crate::incremental::{
     ClassKey, EvaluatorCx, NodeClasses, PluginEvaluator, PrepareResult, ResultDependencies,
     RowDependency,
@@ -94,9 +96,11 @@ impl CachedEvaluation {
             }
             PrepareResult::Skip => compare(&bench.world, &per_node, |_| true, |_| 0),
             PrepareResult::Evaluator(evaluator) => {
+                let is_accepted = is_accepted(bench.evaluator_cx(), &**evaluator, &self.pod)?;
                 let scores = self.scores_by_row(bench.evaluator_cx(), &**evaluator);
                 let score = |row: NodeRow| scores[row.index()].unwrap_or(0);
-                compare(&bench.world, &per_node, |row| scores[row.index()].is_some(), score)
+                let passes = |row: NodeRow| is_accepted && scores[row.index()].is_some();
+                compare(&bench.world, &per_node, passes, score)
             }
         }
     }
@@ -145,7 +149,8 @@ impl CachedEvaluation {
     fn apply_change(&mut self, cx: EvaluatorCx<'_>, change: WorldChange) {
         self.rows.resize(cx.nodes().n_rows(), None);
         let PrepareResult::Evaluator(evaluator) = &self.prepared.result else { return };
-        let ResultDependencies { filter, score, class, node_set } = evaluator.dependencies();
+        let ResultDependencies { filter, score, class, node_set, pod: _ } =
+            evaluator.dependencies();
         match change {
             WorldChange::Node(row) => self.rows[row.index()] = read(cx, &**evaluator, row),
             WorldChange::Pods(row) => {

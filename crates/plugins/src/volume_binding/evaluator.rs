@@ -136,7 +136,7 @@ impl PluginEvaluator for VolumeBindingEvaluator {
             filter: node.filter(|_| !self.is_complete || !self.column_filters.is_empty()),
             score: node.filter(|_| scores_rows),
             class: node.filter(|_| is_by_class),
-            node_set: false,
+            ..ResultDependencies::default()
         }
     }
 

@@ -5,7 +5,6 @@ use loadmaster_framework::{
     NamespaceSums, NamespaceTotal, ObjectSlot, PodInfo, PodSum, Resources, World,
 };
 
-use super::Key;
 use super::quota::{ElasticQuota, amounts_text, excess};
 
 #[derive(Clone)]
@@ -85,24 +84,25 @@ impl ElasticQuotas {
         })
     }
 
-    /// What the pod of this key wants, together with nominated pods other than itself.
-    pub fn wanted(&self, world: &World, key: &Key, own_uid: Option<&str>) -> Wanted {
-        let mut wanted = Wanted::only(&key.namespace, &key.requests);
-        if self.of_namespace(world, &key.namespace).is_none() {
+    /// What the pod wants, together with nominated pods other than itself.
+    pub fn wanted(&self, world: &World, incoming: &PodInfo) -> Wanted {
+        let own_namespace = &incoming.template.namespace;
+        let mut wanted = Wanted::only(own_namespace, &incoming.requests().resources);
+        if self.of_namespace(world, own_namespace).is_none() {
             return wanted;
         }
         let nodes = world.nominated_nodes().filter(|node| world.nodes().row(node).is_some());
         for pod in nodes.flat_map(|node| world.nominated_pods_for_node(node)) {
             let namespace = &pod.template.namespace;
-            if own_uid == Some(&*pod.uid) || self.of_namespace(world, namespace).is_none() {
+            if pod.uid == incoming.uid || self.of_namespace(world, namespace).is_none() {
                 continue;
             }
             let requests = &pod.requests().resources;
-            if *namespace != key.namespace {
+            if namespace != own_namespace {
                 if !self.uses_more_than_min(world, namespace) {
                     wanted.in_all.add_or_subtract(requests, 1);
                 }
-            } else if pod.template.priority() >= key.priority {
+            } else if pod.template.priority() >= incoming.template.priority() {
                 wanted.in_namespace.add_or_subtract(requests, 1);
                 wanted.in_all.add_or_subtract(requests, 1);
             }

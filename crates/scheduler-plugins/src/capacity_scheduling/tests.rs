@@ -5,7 +5,7 @@ use loadmaster_framework::plugin_log::collect_log_lines;
 use loadmaster_framework::testkit::incremental_history::check_incremental_history;
 use loadmaster_framework::testkit::{PluginTestBench, PodBuilder, node, pod};
 use loadmaster_framework::world::DryRun;
-use loadmaster_framework::{NamespaceTotal, ObjectSlot};
+use loadmaster_framework::{NamespaceTotal, ObjectSlot, Resources};
 use serde_json::json;
 
 use super::*;
@@ -200,7 +200,7 @@ fn nominated_pods_count() {
     let mut bench = bench();
     let nominate = |bench: &mut PluginTestBench, pod: PodBuilder| {
         let pod = Arc::new(bench.parse_pod(pod).unwrap());
-        bench.world.add_nominated_pod(Str::new("a"), pod);
+        bench.world.add_nominated_pod("a".into(), pod);
     };
     nominate(&mut bench, of("red", "w1", "4", 5));
     let max = expect![
@@ -324,7 +324,7 @@ fn cached_evaluations_see_pods_quotas_and_nominations() {
             }
             _ => {
                 let nominated = bench.parse_pod(of(namespace, "nominated", &cpu, priority))?;
-                bench.world.add_nominated_pod(Str::new("a"), Arc::new(nominated));
+                bench.world.add_nominated_pod("a".into(), Arc::new(nominated));
                 "nominated"
             }
         })

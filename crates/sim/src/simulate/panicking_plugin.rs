@@ -226,7 +226,12 @@ struct PanickingEvaluator;
 impl PluginEvaluator for PanickingEvaluator {
     fn dependencies(&self) -> ResultDependencies {
         let pods = Some(RowDependency::Pods);
-        ResultDependencies { filter: pods, score: pods, class: pods, node_set: false }
+        ResultDependencies {
+            filter: pods,
+            score: pods,
+            class: pods,
+            ..ResultDependencies::default()
+        }
     }
 
     fn filter_row(&self, _: EvaluatorCx<'_>, _: NodeRow) -> bool {
