@@ -204,13 +204,13 @@ fn post_filter_fails_the_attempt_unless_others_can_take_the_place() {
 #[test]
 fn a_failed_group_backs_off() {
     #[track_caller]
-    fn check(args: Value, seconds: &[u64]) {
+    fn check(args: Value, millis: &[u64]) {
         let mut bench = bench_with_group(args, json!({"minMember": 2}), 2);
-        for expected in seconds {
+        for expected in millis {
             bench.post_filter(member("g-1", "g").into(), 0).unwrap();
             let backs_off = format!("{UNRESOLVABLE} podGroup default/g failed recently");
             assert_eq!(bench.pre_filter(member("g-0", "g")).unwrap(), backs_off);
-            bench.advance_time(Duration::from_secs(*expected) - Duration::from_nanos(1));
+            bench.advance_time(Duration::from_millis(*expected) - Duration::from_nanos(1));
             assert_eq!(bench.pre_filter(member("g-0", "g")).unwrap(), backs_off);
             bench.advance_time(Duration::from_nanos(1));
             assert_eq!(bench.pre_filter(member("g-0", "g")).unwrap(), "All");
@@ -219,8 +219,8 @@ fn a_failed_group_backs_off() {
         let _cycles = [reserve(&mut bench, "g-0"), reserve(&mut bench, "g-1")];
         assert_eq!(_cycles[1].1, "Allow");
     }
-    check(json!({}), &[1, 2, 4, 8, 10, 10]);
-    check(json!({"podGroupBackoffSeconds": 30}), &[30, 30]);
+    check(json!({}), &[100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
+    check(json!({"podGroupBackoffSeconds": 30}), &[30_000, 30_000]);
 }
 
 #[test]

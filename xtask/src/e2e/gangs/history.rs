@@ -12,7 +12,7 @@ use super::super::audit::AuditEntry;
 use super::objects::gang_of;
 
 /// How long the bindings of a gang may take together, on a busy machine.
-pub const BINDING_TIME_MAX: Duration = Duration::from_secs(30);
+pub const BINDING_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// The gangs of a test: all have the same size, which is also their `minMember`.
 #[derive(Clone, Copy, Debug)]

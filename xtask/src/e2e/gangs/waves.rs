@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_types, reason = "measuring is reading a clock")]
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -30,7 +31,7 @@ pub struct Waves {
 /// What has happened.
 #[derive(Debug, Default)]
 pub struct WavesResult {
-    /// When each pod was bound, in seconds since the first one was created, in order.
+    /// When each pod was bound, in seconds since the first gang was complete, in order: no pod may be bound before.
     pub bound_seconds: Vec<f64>,
     /// How many gangs are bound.
     pub n_bound_gangs: u32,
@@ -76,27 +77,34 @@ impl Waves {
         }
         let mut bound = BoundPods::watch(api, &self.namespace).await?;
         let cpu_before = scheduler.usage()?.cpu_seconds;
+        // All gangs but for their last members, which are then created at once.
+        let n_before = self.n_pods() - self.n_gangs;
+        self.create_pods(api, 0..n_before).await?;
         let start = Instant::now();
-        let (n_bound_gangs, ()) =
-            tokio::try_join!(self.follow(api, &mut bound, patience), self.create_pods(api))?;
+        let (n_bound_gangs, ()) = tokio::try_join!(
+            self.follow(api, &mut bound, patience),
+            self.create_pods(api, n_before..self.n_pods())
+        )?;
         scheduler.check_running()?;
         let bound_at = bound.bound_at().iter();
         Ok(WavesResult {
-            bound_seconds: bound_at.map(|&at| (at - start).as_secs_f64()).collect(),
+            bound_seconds: bound_at
+                .map(|at| at.saturating_duration_since(start).as_secs_f64())
+                .collect(),
             n_bound_gangs,
             cpu_seconds: scheduler.usage()?.cpu_seconds - cpu_before,
         })
     }
 
     /// One member of each gang, then another one.
-    async fn create_pods(&self, api: &ApiClient) -> Result<()> {
+    async fn create_pods(&self, api: &ApiClient, which: Range<u32>) -> Result<()> {
         let Waves { n_gangs, namespace, .. } = self.clone();
         let path = objects::pods(&namespace);
         let make = move |i: u32| {
             let gang = gang_name(i % n_gangs);
             objects::pod(&objects::member_name(&gang, i / n_gangs), &namespace, Some(&gang))
         };
-        let created = load_objects::create_all(api, &path, 0..self.n_pods(), make);
+        let created = load_objects::create_all(api, &path, which, make);
         created.await.context("creating members")
     }
 
