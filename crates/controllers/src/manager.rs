@@ -197,6 +197,6 @@ mod tests {
             bench.delete(kind, &format!("{kind:?}").to_lowercase());
         }
         bench.wait(60);
-        assert_eq!(bench.stats().n_panics, 0);
+        assert_eq!(bench.stats().n_panics(), 0);
     }
 }

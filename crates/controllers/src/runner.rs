@@ -1,5 +1,7 @@
 //! Runs controllers: watch events in, API requests out. No I/O: [`crate::driver`] and the tests' bench call it.
 
+mod stats;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use crate::kind::{Key, Kind, Object};
 use crate::request::{ControllerRequest, ControllerResponse};
 use crate::served_kinds::ServedKinds;
 use crate::work_queue::{RequestResult, WorkQueue, backoff_delay, saturating_add};
+pub use stats::{ControllerStats, RunnerStats};
 
 /// An event for the controllers, mostly from a watch.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,9 +67,7 @@ struct Slot {
     outbox: VecDeque<(WaitingKey, ControllerRequest)>,
     /// Changes for which the controller panicked, by object.
     failed_changes: BTreeMap<Key, FailedChange>,
-    n_panics: u64,
-    n_reconciled: u64,
-    n_failed_requests: u64,
+    stats: ControllerStats,
 }
 
 /// A change at which a controller panicked.
@@ -78,43 +79,19 @@ struct FailedChange {
     due: Timestamp,
 }
 
-/// Counts for logs and tests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RunnerStats {
-    /// Requests in flight or waiting to be sent.
-    pub n_requests: usize,
-    /// Kinds that have not been listed yet.
-    pub n_unsynced: usize,
-    /// Number of panics of controllers so far.
-    pub n_panics: u64,
-    /// Number of keys reconciled so far.
-    pub n_reconciled: u64,
-    /// Number of requests that failed so far.
-    pub n_failed_requests: u64,
-}
-
 impl ControllerRunner {
     /// A runner with an empty cache.
     pub fn new(controllers: Vec<Box<dyn Controller>>) -> ControllerRunner {
         let slot = |controller: Box<dyn Controller>| {
             let unsynced = controller.watches().iter().copied().collect();
             let needs_served = controller.watches_all_kinds();
+            let stats = ControllerStats { name: controller.name(), ..ControllerStats::default() };
             let mut queue = WorkQueue::default();
             for key in controller.initial_keys() {
                 queue.add(&key, Timestamp::UNIX_EPOCH);
             }
             let (outbox, failed_changes) = (VecDeque::new(), BTreeMap::new());
-            Slot {
-                controller,
-                unsynced,
-                needs_served,
-                queue,
-                outbox,
-                failed_changes,
-                n_panics: 0,
-                n_reconciled: 0,
-                n_failed_requests: 0,
-            }
+            Slot { controller, unsynced, needs_served, queue, outbox, failed_changes, stats }
         };
         ControllerRunner {
             cache: Cache::default(),
@@ -148,13 +125,10 @@ impl ControllerRunner {
         let waiting: usize = self.slots.iter().map(|slot| slot.outbox.len()).sum();
         let unsynced: BTreeSet<Kind> =
             self.slots.iter().flat_map(|slot| &slot.unsynced).copied().collect();
-        let sum = |count: fn(&Slot) -> u64| self.slots.iter().map(count).sum();
         RunnerStats {
             n_requests: waiting + self.calls.len(),
             n_unsynced: unsynced.len(),
-            n_panics: sum(|slot| slot.n_panics),
-            n_reconciled: sum(|slot| slot.n_reconciled),
-            n_failed_requests: sum(|slot| slot.n_failed_requests),
+            controllers: self.slots.iter().map(|slot| slot.stats).collect(),
         }
     }
 
@@ -267,7 +241,7 @@ impl ControllerRunner {
         };
         // Events are best effort: a failure is not retried.
         let end = if request.is_event() && is_handled { RequestResult::Done } else { end };
-        slot.n_failed_requests += u64::from(matches!(end, RequestResult::Failed { .. }));
+        slot.stats.n_failed_requests += u64::from(matches!(end, RequestResult::Failed { .. }));
         let expectation = Expectation::from_response(&request, response).filter(|expectation| {
             slot.watches(expectation.kind()) && !expectation.is_satisfied(&self.cache)
         });
@@ -347,7 +321,7 @@ impl Slot {
     }
 
     fn panicked(&mut self, key: &Key, panic: &CaughtPanic) {
-        self.n_panics += 1;
+        self.stats.n_panics += 1;
         let controller = self.controller.name();
         tracing::error!(controller, %key, %panic, "controller panicked, which is a bug; retrying");
     }
@@ -359,7 +333,7 @@ impl Slot {
         }
         self.retry_failed_changes(cache, now);
         while let Some(key) = self.queue.next_due(now) {
-            self.n_reconciled += 1;
+            self.stats.n_reconciled += 1;
             let outcome = match catch_panic(|| self.controller.reconcile(&key, cache, now)) {
                 Ok(outcome) => outcome,
                 Err(panic) => {
@@ -567,9 +541,9 @@ mod tests {
             assert_eq!(seen(&bench), seen_at_once);
             assert_eq!(bench.list::<Pod>().len(), 2, "the others go on");
             bench.advance_time(Duration::from_millis(49));
-            assert_eq!(bench.stats().n_panics, 1);
+            assert_eq!(bench.stats().n_panics(), 1);
             bench.advance_time(Duration::from_secs(1));
-            assert_eq!(bench.stats().n_panics, n_panics, "later each time");
+            assert_eq!(bench.stats().n_panics(), n_panics, "later each time");
             // The object at which it panicked is deleted.
             let mended = Patch::Merge(json!({"data": {"bad": null}}));
             bench.send_as_client(&ControllerRequest::patch(
@@ -579,7 +553,7 @@ mod tests {
             bench.run_until_idle();
             assert_eq!(seen(&bench), ["a", "b", "m"]);
             bench.advance_time(Duration::from_secs(60));
-            assert_eq!(bench.stats().n_panics, n_panics);
+            assert_eq!(bench.stats().n_panics(), n_panics);
         }
         fn is_bad(map: &ConfigMap) -> bool {
             map.data.as_ref().and_then(|data| data.get("bad")).is_some_and(|bad| bad == "a")
@@ -604,7 +578,7 @@ mod tests {
         // A place less than there are requests: the last one waits for it.
         let calls = runner.run(3, now);
         assert_eq!((calls.len(), runner.run(3, now).len(), runner.run(3, now).len()), (3, 1, 0));
-        let RunnerStats { n_requests, n_unsynced, n_panics, .. } = runner.stats();
-        assert_eq!((n_requests, n_unsynced, n_panics), (4, 0, 0));
+        let stats = runner.stats();
+        assert_eq!((stats.n_requests, stats.n_unsynced, stats.n_panics()), (4, 0, 0));
     }
 }

@@ -4,20 +4,18 @@ mod beside_scheduler;
 mod endpoints;
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use loadmaster_client::flowcontrol::{TokenBucket, random_seed};
 use loadmaster_client::leader_election::{
     LeaderElectionOptions, LeaderElectionTiming, LeaderElector, start_leader_election,
 };
-use loadmaster_client::{ApiClients, Cluster, ClusterOptions};
+use loadmaster_client::{ApiClients, Cluster};
 use loadmaster_controllers::{driver, manager};
-use loadmaster_daemon::logs::{LogFormat, LogSettings, Logs};
 use loadmaster_daemon::run::hostname;
-use loadmaster_stdx::ErrorChain;
 use tokio::sync::watch;
 
+use crate::cluster_client::{ClusterArgs, failed};
 use crate::exit::{CommandResult, Exit, Failure};
 use crate::terminal;
 pub(crate) use beside_scheduler::service;
@@ -45,9 +43,8 @@ const LEASE_TIMING: LeaderElectionTiming = LeaderElectionTiming {
   loadmaster controllers --kubeconfig test.kubeconfig
   loadmaster controllers --enableLeaderElection --workers 4")]
 pub(crate) struct Args {
-    /// Path to the kubeconfig file of the cluster [default: the in-cluster configuration].
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
     /// The address of `/metrics`; 0 for none.
     #[arg(long = "metricsAddr", value_name = "ADDRESS", default_value = ":8080", value_parser = ListenAddress::parse)]
     metrics_addr: ListenAddress,
@@ -66,36 +63,10 @@ pub(crate) struct Args {
     /// Run the controllers only while holding the Lease kube-system/sched-plugins-controllers, so that there may be several replicas.
     #[arg(long = "enableLeaderElection", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value_t = false)]
     enable_leader_election: bool,
-    /// Log verbosity: 0 logs errors only, 4 also every rejected request.
-    #[arg(short, value_name = "V", default_value_t = 0)]
-    verbosity: u32,
 }
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
-    let failed = |doing: &str, error: &dyn std::error::Error| {
-        Failure::invalid_input(format!("{doing}: {}", ErrorChain(error)))
-    };
-    let settings = LogSettings {
-        format: LogFormat::Text,
-        verbosity: args.verbosity,
-        vmodule: Vec::new(),
-        has_split_stream: false,
-        info_buffer_bytes: 0,
-        flush_frequency: Duration::from_secs(5),
-    };
-    loadmaster_stdx::catch_panic::silence_caught_panics();
-    Logs::init(&settings).map_err(|error| failed("setting up logs", &error))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| failed("starting the network runtime", &error))?;
-    runtime.block_on(async {
-        let options = ClusterOptions {
-            kubeconfig: args.kubeconfig.clone(),
-            context: None,
-            master: None,
-            user_agent: USER_AGENT.to_owned(),
-        };
-        let cluster = Cluster::from_options(&options).await;
-        let cluster = cluster.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
+    args.cluster.run(None, USER_AGENT, async |cluster| {
         let (stats, stats_receiver) = watch::channel(Default::default());
         let elector = args.enable_leader_election.then(|| start_election(&cluster));
         let leadership = elector.as_ref().map(LeaderElector::status);

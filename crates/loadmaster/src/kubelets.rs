@@ -2,22 +2,23 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use loadmaster_api::document::Document;
-use loadmaster_client::{Cluster, ClusterOptions};
 use loadmaster_controllers::driver;
 use loadmaster_controllers::kubelet::node_template::{self, NodeTemplate};
 use loadmaster_controllers::kubelet::stage::Stage;
 use loadmaster_controllers::kubelet::{self, ManagedNodes, parse_label_selector};
-use loadmaster_daemon::logs::{LogFormat, LogSettings, Logs};
 use loadmaster_stdx::ErrorChain;
 
+use crate::cluster_client::ClusterArgs;
 use crate::exit::{CommandResult, Exit, Failure};
 use crate::input::CONFIG_BYTES_MAX;
 use crate::terminal;
+
+/// The user agent of all requests to the API server.
+const USER_AGENT: &str = concat!("loadmaster/", env!("CARGO_PKG_VERSION"), " kubelets");
 
 /// Run simulated kubelets (kwok-style): create nodes and run the pods assigned to them, without containers.
 ///
@@ -31,9 +32,8 @@ use crate::terminal;
   loadmaster kubelets --kubeconfig test.kubeconfig --nodes 10 --stages slow-start.yaml
   loadmaster kubelets --kubeconfig test.kubeconfig --manage-nodes-with-label-selector type=fake")]
 pub(crate) struct Args {
-    /// Path to the kubeconfig file of the cluster [default: the in-cluster configuration].
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
     /// The name of the kubeconfig context to use [default: the current context].
     #[arg(long, value_name = "NAME", requires = "kubeconfig")]
     context: Option<String>,
@@ -52,9 +52,6 @@ pub(crate) struct Args {
     /// The maximum number of concurrent requests.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallelism: u16,
-    /// Log verbosity: 0 logs errors only, 4 also every rejected request.
-    #[arg(short, value_name = "V", default_value_t = 0)]
-    verbosity: u32,
 }
 
 /// Flags for simulated nodes and pods.
@@ -95,32 +92,9 @@ impl SimulatedNodeArgs {
 }
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
-    let failed = |doing: &str, error: &dyn std::error::Error| {
-        Failure::invalid_input(format!("{doing}: {}", ErrorChain(error)))
-    };
     let (nodes, stages) = (args.machines.nodes(args.nodes)?, args.machines.stages()?);
-    let settings = LogSettings {
-        format: LogFormat::Text,
-        verbosity: args.verbosity,
-        vmodule: Vec::new(),
-        has_split_stream: false,
-        info_buffer_bytes: 0,
-        flush_frequency: Duration::from_secs(5),
-    };
-    loadmaster_stdx::catch_panic::silence_caught_panics();
-    Logs::init(&settings).map_err(|error| failed("setting up logs", &error))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| failed("starting the network runtime", &error))?;
     let seed = RandomState::new().hash_one("kubelets");
-    runtime.block_on(async {
-        let options = ClusterOptions {
-            kubeconfig: args.kubeconfig.clone(),
-            context: args.context.clone(),
-            master: None,
-            user_agent: concat!("loadmaster/", env!("CARGO_PKG_VERSION"), " kubelets").to_owned(),
-        };
-        let cluster = Cluster::from_options(&options).await;
-        let cluster = cluster.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
+    args.cluster.run(args.context.as_deref(), USER_AGENT, async |cluster| {
         writeln!(
             out,
             "kubelets for {}, {}",

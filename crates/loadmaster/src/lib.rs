@@ -31,6 +31,7 @@
 #![warn(missing_docs)]
 
 mod apiserver;
+mod cluster_client;
 mod command;
 mod config_check;
 mod config_rbac;

@@ -2,7 +2,7 @@
 
 use loadmaster_client::flowcontrol::{TokenBucket, random_seed};
 use loadmaster_client::{Cluster, ClusterOptions};
-use loadmaster_controllers::runner::RunnerStats;
+use loadmaster_controllers::runner::{ControllerStats, RunnerStats};
 use loadmaster_controllers::{driver, manager};
 use loadmaster_daemon::CompletedConfig;
 use loadmaster_daemon::run::service::{Service, ServiceHandle, ServiceResult};
@@ -75,11 +75,14 @@ struct ControllerMetrics(Vec<PluginCounter<1>>);
 
 impl ControllerMetrics {
     fn register(handle: &ServiceHandle) -> Result<ControllerMetrics, MetricError> {
-        let counts = endpoints::counts(&RunnerStats::default());
+        let counts = endpoints::counts(&ControllerStats::default());
+        let controllers = manager::scheduler_plugins_controllers();
         let counters = counts.iter().map(|count| {
             let counter = handle.counter(count.name, count.help, ["controller"])?;
-            // Shown before it is counted.
-            counter.add([endpoints::CONTROLLER], 0);
+            // Shown before anything is counted.
+            for controller in &controllers {
+                counter.add([&endpoints::label(controller.name())], 0);
+            }
             Ok(counter)
         });
         Ok(ControllerMetrics(counters.collect::<Result<_, _>>()?))
@@ -89,10 +92,15 @@ impl ControllerMetrics {
     async fn follow(&self, mut stats: watch::Receiver<RunnerStats>) {
         let mut last = RunnerStats::default();
         while stats.changed().await.is_ok() {
-            let now = *stats.borrow_and_update();
-            let counts = endpoints::counts(&last).into_iter().zip(endpoints::counts(&now));
-            for (counter, (last, now)) in self.0.iter().zip(counts) {
-                counter.add([endpoints::CONTROLLER], now.value.saturating_sub(last.value));
+            let now = stats.borrow_and_update().clone();
+            for (at, of_controller) in now.controllers.iter().enumerate() {
+                let before = last.controllers.get(at).copied().unwrap_or_default();
+                let label = endpoints::label(of_controller.name);
+                let counts =
+                    endpoints::counts(&before).into_iter().zip(endpoints::counts(of_controller));
+                for (counter, (before, now)) in self.0.iter().zip(counts) {
+                    counter.add([&label], now.value.saturating_sub(before.value));
+                }
             }
             last = now;
         }
@@ -113,12 +121,21 @@ mod tests {
         let metrics = ControllerMetrics::register(&handle).unwrap();
         for n_reconciled in [3, 2] {
             let (sender, receiver) = watch::channel(RunnerStats::default());
-            sender.send_replace(RunnerStats { n_reconciled, n_panics: 1, ..Default::default() });
+            let of = |name, n_reconciled| ControllerStats {
+                name,
+                n_reconciled,
+                n_panics: 1,
+                n_failed_requests: 0,
+            };
+            let controllers = vec![of("PodGroupController", n_reconciled), of("Other", 1)];
+            sender.send_replace(RunnerStats { controllers, ..RunnerStats::default() });
             tokio::join!(metrics.follow(receiver), async { drop(sender) });
         }
         let text = control.metrics_text();
         for line in [
             "controller_runtime_reconcile_total{controller=\"podgroup\"} 5",
+            "controller_runtime_reconcile_total{controller=\"elasticquota\"} 0",
+            "controller_runtime_reconcile_total{controller=\"other\"} 2",
             "controller_runtime_reconcile_errors_total{controller=\"podgroup\"} 2",
             "controller_runtime_reconcile_panics_total{controller=\"podgroup\"} 2",
         ] {

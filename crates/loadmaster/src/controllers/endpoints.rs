@@ -14,7 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use loadmaster_client::leader_election::LeadershipStatus;
-use loadmaster_controllers::runner::RunnerStats;
+use loadmaster_controllers::runner::{ControllerStats, RunnerStats};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -106,8 +106,10 @@ fn respond(
     response
 }
 
-/// The value of the label `controller`.
-pub(super) const CONTROLLER: &str = "podgroup";
+/// The value of the label `controller`: as in controller-runtime, the kind that the controller reconciles, in lower case.
+pub(super) fn label(controller: &str) -> String {
+    controller.trim_end_matches("Controller").to_ascii_lowercase()
+}
 
 /// A counter of `/metrics`.
 pub(super) struct Count {
@@ -117,7 +119,7 @@ pub(super) struct Count {
 }
 
 /// The counters, with the names of controller-runtime.
-pub(super) fn counts(stats: &RunnerStats) -> [Count; 3] {
+pub(super) fn counts(stats: &ControllerStats) -> [Count; 3] {
     [
         Count {
             name: "controller_runtime_reconcile_total",
@@ -147,24 +149,21 @@ pub(super) fn metrics(path: &str, state: &ControllerState) -> Option<String> {
     if path != "/metrics" {
         return None;
     }
-    let stats = *state.stats.borrow();
     let mut text = String::new();
-    let mut add = |name: &str, kind: &str, help: &str, labels: &str, value: u64| {
-        // Writing to a string does not fail.
-        let _ =
-            writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{labels} {value}");
-    };
-    let controller = format!("{{controller=\"{CONTROLLER}\"}}");
-    for count in counts(&stats) {
-        add(count.name, "counter", count.help, &controller, count.value);
+    // Writing to a string does not fail.
+    for (at, Count { name, help, .. }) in counts(&ControllerStats::default()).iter().enumerate() {
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");
+        for stats in &state.stats.borrow().controllers {
+            let (controller, value) = (label(stats.name), counts(stats)[at].value);
+            let _ = writeln!(text, "{name}{{controller=\"{controller}\"}} {value}");
+        }
     }
     if let Some(leadership) = &state.leadership {
-        add(
-            "leader_election_master_status",
-            "gauge",
-            "Whether this replica holds the lease.",
-            &format!("{{name=\"{LEASE_NAME}\"}}"),
-            u64::from(leadership.borrow().is_leading),
+        let name = "leader_election_master_status";
+        let value = u64::from(leadership.borrow().is_leading);
+        let _ = writeln!(
+            text,
+            "# HELP {name} Whether this replica holds the lease.\n# TYPE {name} gauge\n{name}{{name=\"{LEASE_NAME}\"}} {value}"
         );
     }
     Some(text)
@@ -191,7 +190,14 @@ mod tests {
 
     #[test]
     fn the_endpoints_show_counts_and_leadership() {
-        let stats = RunnerStats { n_reconciled: 7, n_failed_requests: 2, ..Default::default() };
+        let of = |name, n_reconciled, n_failed_requests| ControllerStats {
+            name,
+            n_reconciled,
+            n_failed_requests,
+            n_panics: 0,
+        };
+        let controllers = vec![of("PodGroupController", 7, 2), of("ElasticQuotaController", 3, 0)];
+        let stats = RunnerStats { controllers, ..RunnerStats::default() };
         let status = LeadershipStatus { is_leading: true, ..LeadershipStatus::default() };
         let state = ControllerState {
             stats: watch::channel(stats).1,
@@ -200,6 +206,7 @@ mod tests {
         let text = metrics("/metrics", &state).unwrap();
         for line in [
             "controller_runtime_reconcile_total{controller=\"podgroup\"} 7",
+            "controller_runtime_reconcile_total{controller=\"elasticquota\"} 3",
             "controller_runtime_reconcile_errors_total{controller=\"podgroup\"} 2",
             "leader_election_master_status{name=\"sched-plugins-controllers\"} 1",
         ] {

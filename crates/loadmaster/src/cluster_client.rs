@@ -1,0 +1,59 @@
+//! What the commands that run controllers for any cluster share: flags, logs, the network runtime, and the connection.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use loadmaster_client::{Cluster, ClusterOptions};
+use loadmaster_daemon::logs::{LogFormat, LogSettings, Logs};
+use loadmaster_stdx::ErrorChain;
+
+use crate::exit::{CommandResult, Failure};
+
+/// Flags for the cluster and for logs.
+#[derive(clap::Args)]
+pub(crate) struct ClusterArgs {
+    /// Path to the kubeconfig file of the cluster [default: the in-cluster configuration].
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Log verbosity: 0 logs errors only, 4 also every rejected request.
+    #[arg(short, value_name = "V", default_value_t = 0)]
+    verbosity: u32,
+}
+
+impl ClusterArgs {
+    /// Sets up logs, and runs a command that gets the connection to the cluster. `context` is that of the kubeconfig file.
+    pub fn run<T>(
+        &self,
+        context: Option<&str>,
+        user_agent: &str,
+        command: impl AsyncFnOnce(Cluster) -> CommandResult<T>,
+    ) -> CommandResult<T> {
+        let settings = LogSettings {
+            format: LogFormat::Text,
+            verbosity: self.verbosity,
+            vmodule: Vec::new(),
+            has_split_stream: false,
+            info_buffer_bytes: 0,
+            flush_frequency: Duration::from_secs(5),
+        };
+        loadmaster_stdx::catch_panic::silence_caught_panics();
+        Logs::init(&settings).map_err(|error| failed("setting up logs", &error))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| failed("starting the network runtime", &error))?;
+        runtime.block_on(async {
+            let options = ClusterOptions {
+                kubeconfig: self.kubeconfig.clone(),
+                context: context.map(str::to_owned),
+                master: None,
+                user_agent: user_agent.to_owned(),
+            };
+            let cluster = Cluster::from_options(&options).await;
+            command(cluster.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?).await
+        })
+    }
+}
+
+/// A command cannot do this.
+pub(crate) fn failed(doing: &str, error: &dyn std::error::Error) -> Failure {
+    Failure::invalid_input(format!("{doing}: {}", ErrorChain(error)))
+}
