@@ -149,6 +149,19 @@ fn regression_seeds_with_all_faults_pass() {
     }
 }
 
+/// The same with claims, gangs or quotas in some runs.
+const REGRESSIONS_WITH_ALL_WORKLOADS: [(u64, &str); 1] = [
+    (1_186, "a pod that changed while it waited at Permit was scheduled as it was before"),
+];
+
+#[test]
+fn regression_seeds_with_all_workloads_pass() {
+    for (seed, what) in REGRESSIONS_WITH_ALL_WORKLOADS {
+        let ended = run_simulation(&setup(), SimulationOptions::new(seed), None);
+        assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
+    }
+}
+
 /// Checks that within 60 seeds the first violated invariant has this message, with this injected bug or these plugins.
 #[track_caller]
 fn check_detected(

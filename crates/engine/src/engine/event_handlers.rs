@@ -15,7 +15,9 @@ use super::effect::{Effect, Effects, Observation};
 use super::event::{ApiObject, DeletedObjectKey};
 use super::status_patch::Condition;
 use super::{Engine, PendingPod, PluginHandle};
-use crate::queue::{self, ClusterEventOccurrence, EnqueueCause, OwnedEventObject as QueueObject};
+use crate::queue::{
+    self, ClusterEventOccurrence, EnqueueCause, OwnedEventObject as QueueObject, ProfileIdx,
+};
 use crate::time::Now;
 
 impl Engine {
@@ -205,12 +207,8 @@ impl Engine {
         let old = self.pending.insert(pod.uid.clone(), record).map(|old| old.pod);
         self.world.upsert_pending_pod(&pod);
         self.notify_pod_change(old.clone(), Some(&pod));
-        if let Some(assumed) = self.assumed.get(&pod.uid) {
-            let ends = pod.terminating && old.is_some_and(|old| !old.terminating);
-            if ends && !assumed.confirmed {
-                self.delete_assumed_pod(now, &pod.uid, effects);
-            }
-            return;
+        if self.assumed.contains_key(&pod.uid) {
+            return self.update_assumed_pod(now, old, pod, profile_idx, effects);
         }
         let Some(old) = old else {
             let handle = PluginHandle::new(&self.profiles, &self.registrations, &self.world);
@@ -232,6 +230,32 @@ impl Engine {
         if !old.nominated_node_name.is_empty() && old.nominated_node_name != pod.nominated_node_name
         {
             self.requeue_lower_priority(now, old, rejected_for.as_deref());
+        }
+    }
+
+    /// An assumed pod without a node in the API server was updated. While it waits at Permit it is in flight, and is requeued in this version
+    /// if it is rejected.
+    fn update_assumed_pod(
+        &mut self,
+        now: Now,
+        old: Option<Arc<PodInfo>>,
+        pod: Arc<PodInfo>,
+        profile_idx: ProfileIdx,
+        effects: &mut Effects,
+    ) {
+        let is_in_flight = self.queue.is_in_flight(&pod.uid);
+        if is_in_flight
+            && old.as_ref().is_some_and(|old| !Arc::ptr_eq(&old.template, &pod.template))
+        {
+            let handle = PluginHandle::new(&self.profiles, &self.registrations, &self.world);
+            self.queue.update(now, &handle, profile_idx, pod.clone());
+        } else if is_in_flight {
+            // Its nomination, which we wrote ourselves, requeues no pod.
+            self.queue.refresh_pod(&pod);
+        }
+        let ends = pod.terminating && old.is_some_and(|old| !old.terminating);
+        if ends && self.assumed.get(&pod.uid).is_some_and(|assumed| !assumed.confirmed) {
+            self.delete_assumed_pod(now, &pod.uid, effects);
         }
     }
 

@@ -65,6 +65,17 @@ fn waiting_on_permit_times_out() {
 }
 
 #[test]
+fn a_pod_that_changes_while_it_waits_is_requeued_as_it_is_then() {
+    let mut bench = Bench::new();
+    bench.pod("gang", json!({"permit": "wait"}));
+    bench.cycle();
+    bench.pod("gang", json!({"permit": "wait", "team": "red"}));
+    bench.advance(10);
+    let (queued, _) = bench.engine.queue().get("gang").unwrap();
+    assert_eq!(label_of(&queued.info.pod, "team"), "red");
+}
+
+#[test]
 fn a_waiting_pod_can_be_rejected_by_an_event() {
     let mut bench = Bench::new();
     bench.pod("gang", json!({"permit": "wait"}));
