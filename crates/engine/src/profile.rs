@@ -304,7 +304,7 @@ fn with_taint_updates(mut events: Vec<ClusterEventWithHint>) -> Vec<ClusterEvent
         && !events.iter().any(node(ActionType::UPDATE_NODE_TAINT))
     {
         let event = ClusterEvent::new(EventResource::Node, ActionType::UPDATE_NODE_TAINT);
-        events.push(ClusterEventWithHint { event, hint: None });
+        events.push(ClusterEventWithHint { event, hint: None, ignores_priority: false });
     }
     events
 }

@@ -331,6 +331,7 @@ impl Queue {
             if hints.is_empty() {
                 continue;
             }
+            let max_priority = max_priority.filter(|_| !hints.ignores_priority);
             for member in members {
                 let pod = &self.pods[member.1].pod.info.pod;
                 if max_priority.is_some_and(|max| pod.template.priority() > max)

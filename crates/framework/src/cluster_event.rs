@@ -275,4 +275,7 @@ pub struct ClusterEventWithHint {
     pub event: ClusterEvent,
     /// Called for each matching event; `None`: every matching event requeues the pod.
     pub hint: Option<QueueingHintFn>,
+    /// When a pod loses its nominated node, this also requeues pods of a higher priority. Upstream requeues only pods of at most its
+    /// priority, because nominated pods take no node from the others; they may take something else from them.
+    pub ignores_priority: bool,
 }

@@ -491,7 +491,19 @@ impl ExtensionPoints {
     /// Registers an event that may make pods schedulable that this plugin rejected. Without a hint every such event requeues
     /// them.
     pub fn register_event(&mut self, event: ClusterEvent, hint: Option<QueueingHintFn>) {
-        self.events.get_or_insert_default().push(ClusterEventWithHint { event, hint });
+        let registered = ClusterEventWithHint { event, hint, ignores_priority: false };
+        self.events.get_or_insert_default().push(registered);
+    }
+
+    /// The plugin counts nominated pods even for pods of a higher priority, as a quota does: those that it rejected are requeued as well
+    /// when a pod loses its nominated node. They are requeued by the same events as with [`ExtensionPoints::register_event`] otherwise.
+    pub fn register_event_ignoring_priority(
+        &mut self,
+        event: ClusterEvent,
+        hint: Option<QueueingHintFn>,
+    ) {
+        let registered = ClusterEventWithHint { event, hint, ignores_priority: true };
+        self.events.get_or_insert_default().push(registered);
     }
 
     /// [`ExtensionPoints::register_event`] for several events with the same hint.

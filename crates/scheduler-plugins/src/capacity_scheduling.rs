@@ -4,9 +4,9 @@
 //! | | |
 //! | --- | --- |
 //! | extension points | PreFilter, PostFilter, Reserve |
-//! | woken by | pod deleted; ElasticQuota added, updated or deleted |
+//! | woken by | pod deleted, or no longer nominated; ElasticQuota added, updated or deleted |
 //! | upstream | `pkg/capacityscheduling` of scheduler-plugins 0.35 |
-//! | deviations | sums are those of the assigned pods whenever a quota is created or changed; requests count as NodeResourcesFit counts them (sidecars, pod-level resources); of several quotas in a namespace the first by name counts; a victim for the quota's sake is listed once and counts as a violation of its PodDisruptionBudget; victims are evicted while other pods are scheduled |
+//! | deviations | sums are those of the assigned pods whenever a quota is created or changed; requests count as NodeResourcesFit counts them (sidecars, pod-level resources); of several quotas in a namespace the first by name counts; a victim for the quota's sake is listed once and counts as a violation of its PodDisruptionBudget; victims are evicted while other pods are scheduled; pods of a higher priority are woken when a pod is no longer nominated |
 //! | cost | O(nominated pods) a decision for pods in namespaces with a quota, however many quotas there are; nothing for others |
 
 mod metrics;
@@ -51,13 +51,11 @@ struct CapacityScheduling {
 
 fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
     let kind = elastic_quotas();
-    let events = [
-        ClusterEvent::new(EventResource::Pod, ActionType::DELETE),
-        ClusterEvent::new(
-            kind.event_resource(),
-            ActionType::ADD | ActionType::UPDATE | ActionType::DELETE,
-        ),
-    ];
+    // Pods that are nominated in other namespaces count whatever their priority.
+    let deleted = ClusterEvent::new(EventResource::Pod, ActionType::DELETE);
+    points.register_event_ignoring_priority(deleted, None);
+    let changed = ActionType::ADD | ActionType::UPDATE | ActionType::DELETE;
+    points.register_event(ClusterEvent::new(kind.event_resource(), changed), None);
     // Evaluators read the quotas in every decision and keep nothing of them.
     let objects = points.watch_in_keys(kind, WatchRequirement::Required);
     let sums =
@@ -75,7 +73,6 @@ fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError>
     points.pod_event_handler = Some(plugin.clone());
     points.explain = Some(plugin.clone());
     points.incremental = Some(plugin);
-    points.register_events(events, None);
     Ok(())
 }
 

@@ -335,7 +335,7 @@ pub(crate) fn guard_hint(
     plugin: PluginRef,
     registered: ClusterEventWithHint,
 ) -> ClusterEventWithHint {
-    let ClusterEventWithHint { event, hint } = registered;
+    let ClusterEventWithHint { event, hint, ignores_priority } = registered;
     let hint = hint.map(|hint| -> QueueingHintFn {
         Arc::new(move |question| {
             let began = stopwatch().map(|stopwatch| stopwatch());
@@ -352,5 +352,5 @@ pub(crate) fn guard_hint(
             result
         })
     });
-    ClusterEventWithHint { event, hint }
+    ClusterEventWithHint { event, hint, ignores_priority }
 }

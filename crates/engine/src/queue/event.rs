@@ -41,7 +41,7 @@ pub struct ClusterEventOccurrence {
     /// `None` if the object was deleted.
     pub new: Option<OwnedEventObject>,
     /// Only pods of at most this priority are requeued: resources that a nominated pod releases were already available to pods of higher
-    /// priority. For pods in flight the event is recorded whatever their priority, as upstream does.
+    /// priority. So are pods that a plugin rejected that registered the event for every priority. For pods in flight the event is recorded whatever their priority, as upstream does.
     pub max_priority: Option<i32>,
     /// Pods that are not requeued: those whose own failure caused the event.
     pub except: SmallVec<[Box<str>; 1]>,

@@ -118,7 +118,7 @@ fn occurrences(other: &Arc<PodInfo>) -> Vec<ClusterEventOccurrence> {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let pod = 0..N_PODS;
     let look = 0..looks().len();
-    let few = || prop::collection::btree_set(0u32..4, 0..3);
+    let few = || prop::collection::btree_set(0u32..5, 0..3);
     let step = prop_oneof![
         4 => (pod.clone(), look.clone(), 0usize..2).prop_map(|(pod, looks, profile_idx)| Step::Add { pod, looks, profile_idx }),
         3 => (pod.clone(), look, 0usize..2).prop_map(|(pod, looks, profile_idx)| Step::Update { pod, looks, profile_idx }),

@@ -28,6 +28,8 @@ pub(super) struct EventHints<'a> {
     /// Hints of plugins that returned Pending: `Queue` skips the backoff.
     pending: SmallVec<[&'a QueueingHintFn; 2]>,
     unschedulable: SmallVec<[&'a QueueingHintFn; 4]>,
+    /// A rejecter wants the event for pods of every priority.
+    pub ignores_priority: bool,
     /// The event concerns only this pod.
     only: Option<&'a str>,
     event: &'a ClusterEvent,
@@ -50,6 +52,7 @@ impl<'a> EventHints<'a> {
             floor: QueueingStrategy::Skip,
             pending: SmallVec::new(),
             unschedulable: SmallVec::new(),
+            ignores_priority: false,
             only: None,
             event,
             old: old.map(OwnedEventObject::as_event_object),
@@ -86,6 +89,7 @@ impl<'a> EventHints<'a> {
                 continue;
             };
             for known in registered.iter().filter(|known| known.event.matches(event)) {
+                self.ignores_priority |= known.ignores_priority;
                 match &known.hint {
                     None => self.floor = self.floor.max(yes),
                     Some(hint) if yes == QueueingStrategy::Immediately => self.pending.push(hint),

@@ -69,7 +69,9 @@ impl Default for FakePlugins {
         let on = |resource, action, asks: bool| ClusterEventWithHint {
             event: ClusterEvent::new(resource, action),
             hint: asks.then(|| Arc::new(hint) as loadmaster_framework::QueueingHintFn),
+            ignores_priority: false,
         };
+        let of_every_priority = |known| ClusterEventWithHint { ignores_priority: true, ..known };
         FakePlugins {
             world: World::new(FeatureGates::default()),
             states: PluginStates::default(),
@@ -81,7 +83,10 @@ impl Default for FakePlugins {
                 Some(vec![on(EventResource::Pod, ActionType::DELETE | ActionType::UPDATE, true)]),
                 None,
                 Some(vec![]),
-                Some(vec![on(EventResource::Pod, ActionType::UPDATE_POD_LABEL, true)]),
+                Some(vec![
+                    on(EventResource::Pod, ActionType::UPDATE_POD_LABEL, true),
+                    of_every_priority(on(EventResource::Pod, ActionType::DELETE, true)),
+                ]),
                 Some(vec![on(EventResource::WildCard, ActionType::ALL, false)]),
             ],
             sort: priority_sort(),

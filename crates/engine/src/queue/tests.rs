@@ -256,16 +256,18 @@ fn pods_requeued_after_their_backoff_go_to_active_q() {
 #[test]
 fn only_pods_of_at_most_that_priority_are_requeued() {
     let mut kit = kit();
-    for (name, priority) in [("low", 1), ("same", 5), ("high", 6)] {
+    // Plugin 4 registered the event for pods of every priority.
+    for (name, priority, plugin) in [("low", 1, 1), ("same", 5, 1), ("high", 6, 1), ("quota", 6, 4)]
+    {
         kit.add(name, json!({"likes": "x"}), json!({"priority": priority}));
         let pod = kit.pop().unwrap();
-        kit.requeue(pod, &[1], &[]);
+        kit.requeue(pod, &[plugin], &[]);
     }
     let deleted = kit.plugins.pod("deleted", json!({"wakes": "x"}), json!({"priority": 5}));
     kit.on_cluster_event(ClusterEventOccurrence::assigned_pod_deleted(deleted).up_to_priority(5));
     assert_eq!(
-        ["low", "same", "high"].map(|name| kit.sub_queue(name)),
-        ["Backoff", "Backoff", "Unschedulable"]
+        ["low", "same", "high", "quota"].map(|name| kit.sub_queue(name)),
+        ["Backoff", "Backoff", "Unschedulable", "Backoff"]
     );
 }
 

@@ -312,6 +312,7 @@ impl ReferenceQueue {
         let label = EnqueueCause::Event(event.clone()).to_string();
         for pod in self.waiting() {
             let is_excepted = except.iter().any(|uid| **uid == *pod.uid());
+            let max_priority = max_priority.filter(|_| !ignores_priority(plugins, &pod, &event));
             if is_excepted || max_priority.is_some_and(|max| pod.info.pod.template.priority() > max)
             {
                 continue;
@@ -514,6 +515,14 @@ fn strongest(answers: impl Iterator<Item = Worth>) -> Worth {
         .into_iter()
         .find(|worth| answers.contains(worth))
         .unwrap_or(Worth::No)
+}
+
+/// Whether a plugin that rejected the pod wants the event for pods of every priority.
+fn ignores_priority(plugins: &FakePlugins, pod: &ReferencePod, event: &ClusterEvent) -> bool {
+    pod.rejecters().into_iter().any(|plugin| {
+        let events = plugins.events(pod.profile_idx, PluginIdx(plugin)).unwrap_or_default();
+        events.iter().any(|known| known.event.matches(event) && known.ignores_priority)
+    })
 }
 
 fn worth_requeuing(
