@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use loadmaster_api::{Pod, Str};
 use loadmaster_engine::Profile;
-use loadmaster_engine::evaluate::{FilterResult, per_node};
+use loadmaster_engine::evaluate::FilterResult;
+use loadmaster_engine::evaluate::per_node::{self, AttemptEvaluation};
 use loadmaster_framework::world::Trial;
-use loadmaster_framework::{PluginStates, World};
+use loadmaster_framework::{CycleState, NodeRow, PluginStates, PodInfo, SerialCx, World};
 use loadmaster_scheduler_plugins::pod_group::GroupKey;
 use loadmaster_stdx::Rng;
 use serde_json::Value;
 
 use super::{GroupSpec, MemberCounts, group_of, kind};
 use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
+use crate::simulate::plugin_calls;
 use crate::simulate::quotas::Quotas;
 use crate::simulate::reference_model::has_scheduler_name;
 
@@ -54,11 +56,15 @@ pub(in crate::simulate) fn may_be_pending(
     });
     let mut candidates: Vec<&Pod> = candidates.collect();
     let mut rng = Rng::new(counts.total as u64).split(&key.to_string());
-    (0..N_ATTEMPTS).any(|_| {
+    let may_fail = (0..N_ATTEMPTS).any(|_| {
         shuffle(&mut rng, &mut candidates);
+        let states = states.clone();
         let attempt = Attempt { profile, states, spec, n_placed: counts.placed };
         !attempt.succeeds(world, quotas.clone(), &candidates, &mut rng)
-    })
+    });
+    // The reservations of these attempts.
+    plugin_calls::take_recorded();
+    may_fail
 }
 
 /// Whether some members of a pod's group are bound, but not enough.
@@ -109,7 +115,8 @@ fn lacks_resources(world: &World, pod_group: &Value, key: &GroupKey, n_min: usiz
 /// An attempt to schedule a group, as Coscheduling makes it.
 struct Attempt<'a> {
     profile: &'a Profile,
-    states: &'a PluginStates,
+    /// With what is reserved for the members so far, such as volumes of their claims.
+    states: PluginStates,
     spec: GroupSpec,
     n_placed: usize,
 }
@@ -127,10 +134,10 @@ impl Attempt<'_> {
         for pod in candidates {
             let world = trial.world_mut();
             let Ok(mut info) = world.parse_pod(pod) else { return false };
-            let states = &mut self.states.clone();
-            let found = per_node::evaluate_per_node(self.profile, world, states, &info);
-            let feasible =
-                found.nodes.iter().filter(|node| node.filter_result == FilterResult::Feasible);
+            let AttemptEvaluation { evaluation, mut cycle, .. } =
+                per_node::evaluate_attempt(self.profile, world, &mut self.states, &info);
+            let nodes = evaluation.nodes.iter();
+            let feasible = nodes.filter(|node| node.filter_result == FilterResult::Feasible);
             let feasible: Vec<_> = feasible.map(|node| node.row).collect();
             if feasible.is_empty() || quotas.exceeded(pod).is_some() {
                 let n_missing = self.spec.n_min - self.n_placed;
@@ -141,7 +148,12 @@ impl Attempt<'_> {
             }
             let row = *rng.pick(&feasible);
             info.node_name = trial.node(row).map(|node| Str::new(node.name())).unwrap_or_default();
-            trial.assume(row, Arc::new(info));
+            let info = Arc::new(info);
+            trial.assume(row, info.clone());
+            cycle.select_node(row);
+            if !self.reserve(&trial, &mut cycle, &info, row) {
+                return false;
+            }
             quotas.assume(pod);
             self.n_placed += 1;
             if self.n_placed >= self.spec.n_min {
@@ -149,5 +161,20 @@ impl Attempt<'_> {
             }
         }
         false
+    }
+
+    /// Whether all Reserve plugins reserve what the pod needs on the node.
+    fn reserve(
+        &mut self,
+        world: &World,
+        cycle: &mut CycleState,
+        pod: &Arc<PodInfo>,
+        row: NodeRow,
+    ) -> bool {
+        let Some(node) = world.node(row) else { return false };
+        self.profile.reserve.iter().all(|member| {
+            let cx = SerialCx { world, cycle, states: &mut self.states };
+            member.point.reserve(cx, pod, node).is_ok()
+        })
     }
 }
