@@ -150,10 +150,11 @@ fn regression_seeds_with_all_faults_pass() {
 }
 
 /// The same with claims, gangs or quotas in some runs.
-const REGRESSIONS_WITH_ALL_WORKLOADS: [(u64, &str); 3] = [
+const REGRESSIONS_WITH_ALL_WORKLOADS: [(u64, &str); 4] = [
     (956, "attempts of a gang in the model did not take volumes from each other"),
     (1_186, "a pod that changed while it waited at Permit was scheduled as it was before"),
     (5_732, "a pod of higher priority was not tried when a nominated pod freed quota"),
+    (6_961, "the last node was deleted while members of a gang waited"),
 ];
 
 #[test]

@@ -133,6 +133,10 @@ impl GangModel {
         let Some(spec) = spec(model, &group) else { return Ok(()) };
         let n_missing = spec.n_min.saturating_sub(counts(model, &group).placed);
         let is_nominated = engine.world().nominated_node(uid).is_some();
+        // As upstream, PostFilter does not run if there is no node at all: the members wait until their timeout.
+        if engine.world().nodes().is_empty() {
+            return Ok(());
+        }
         if is_nominated || spec.tolerates_missing(n_missing) {
             return Ok(());
         }
