@@ -153,7 +153,7 @@ impl Coscheduling {
             _ => {
                 let pod_group = self.pod_group(args.world, &key);
                 let waits_for_room = pod_group.is_some_and(|it| it.spec.min_resources.is_some());
-                waits_for_room && group.backoff_until.is_none() && !group.is_trying
+                waits_for_room && !group.is_trying
             }
         };
         concerns_group && self.check(args.world, args.states, args.pod).is_ok()

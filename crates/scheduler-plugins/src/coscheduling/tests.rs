@@ -309,9 +309,15 @@ fn events_of_nodes_wake_pods_that_wait_for_min_resources() {
     fn check(min_resources: Value, want: &str) {
         let spec = json!({"minMember": 2, "minResources": min_resources});
         let mut bench = bench_with_group(json!({}), spec, 2);
-        let event = ClusterEvent::new(EventResource::Node, ActionType::ADD);
-        let waiting = member("g-0", "g").into();
-        assert_eq!(bench.queueing_hint(event, waiting, None, None).unwrap(), want);
+        let hint = |bench: &mut PluginTestBench| {
+            let event = ClusterEvent::new(EventResource::Node, ActionType::ADD);
+            bench.queueing_hint(event, member("g-0", "g").into(), None, None).unwrap()
+        };
+        assert_eq!(hint(&mut bench), want);
+        bench.post_filter(member("g-1", "g").into(), 0).unwrap();
+        assert_eq!(hint(&mut bench), "Skip", "the group backs off");
+        bench.advance_time(Duration::from_secs(1));
+        assert_eq!(hint(&mut bench), want);
     }
     check(json!(null), "Skip");
     check(json!({"cpu": "4"}), "Queue");
