@@ -165,6 +165,19 @@ fn regression_seeds_with_all_workloads_pass() {
     }
 }
 
+/// The same with gangs and quotas in every run.
+const REGRESSIONS_WITH_GANGS_AND_QUOTAS: [(u64, &str); 1] =
+    [(21_745, "a gang that had failed was not tried when its minResources became free")];
+
+#[test]
+fn regression_seeds_with_gangs_and_quotas_pass() {
+    let setup = SimulatedSchedulerConfig { gang_runs: 1, quota_runs: 1, ..setup() };
+    for (seed, what) in REGRESSIONS_WITH_GANGS_AND_QUOTAS {
+        let ended = run_simulation(&setup, SimulationOptions::new(seed), None);
+        assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
+    }
+}
+
 /// Checks that within 60 seeds the first violated invariant has this message, with this injected bug or these plugins.
 #[track_caller]
 fn check_detected(

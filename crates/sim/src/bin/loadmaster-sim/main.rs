@@ -37,6 +37,9 @@ struct SimulateArgs {
     /// Number of steps with faults per run.
     #[arg(long, default_value_t = SimulationOptions::new(0).steps)]
     steps: u32,
+    /// One in so many runs has claims and volumes; 0 for none.
+    #[arg(long, value_name = "N")]
+    volume_runs: Option<u64>,
     /// One in so many runs has gangs; 0 for none.
     #[arg(long, value_name = "N")]
     gang_runs: Option<u64>,
@@ -68,6 +71,10 @@ fn simulate(args: &SimulateArgs) -> Result<bool> {
     let mut config =
         SimulatedSchedulerConfig::with_all_faults(&loadmaster_plugins::in_tree_registry())?;
     let mut reproduce_command = "cargo xtask simulate --runs 1".to_owned();
+    if let Some(one_in) = args.volume_runs {
+        config.volume_runs = one_in;
+        reproduce_command += &format!(" --volume-runs {one_in}");
+    }
     if let Some(one_in) = args.gang_runs {
         config.gang_runs = one_in;
         reproduce_command += &format!(" --gang-runs {one_in}");

@@ -8,7 +8,7 @@ use loadmaster_engine::engine::EngineEvent;
 use loadmaster_framework::api_calls::ObjectRef;
 use serde_json::Value;
 
-use super::{VolumeKind, claim_names, claim_ref, is_accessible, is_bound, text, uid};
+use super::{VolumeKind, claim_names, claim_ref, full_name, is_accessible, is_bound, text, uid};
 use crate::simulate::invariants::CheckResult;
 use crate::simulate::reference_model::ReferenceModel;
 use crate::simulate::watched_objects::WatchedObjects;
@@ -20,6 +20,8 @@ pub(in crate::simulate) struct VolumeModel {
     delayed: BTreeMap<Box<str>, DelayedClaims>,
     /// The volume of every claim that was ever seen bound, by the uid of the claim.
     bound: BTreeMap<String, String>,
+    /// The uid of the newest claim of each name.
+    newest: BTreeMap<String, String>,
     /// Every volume that was ever seen.
     volumes: BTreeMap<String, Value>,
     /// By volume: the claim to which PreBind binds it.
@@ -50,6 +52,9 @@ impl VolumeModel {
     }
 
     fn handle_object(&mut self, object: &ObjectRef, value: &Value) {
+        if VolumeKind::of(object) == Some(VolumeKind::Claim) {
+            self.newest.insert(full_name(value), uid(value).to_owned());
+        }
         match VolumeKind::of(object) {
             Some(VolumeKind::Claim) if is_bound(value) => {
                 let volume = text(value, "/spec/volumeName").to_owned();
@@ -155,12 +160,14 @@ impl VolumeModel {
     }
 
     /// A pod is bound only if PreBind has waited until its claims were bound to volumes to which the node has access, or had access when the
-    /// pod was reserved: the node may have changed after PreBind.
+    /// pod was reserved: the node may have changed after PreBind. As upstream, a claim of the same name may have replaced the one that was
+    /// there when the pod was reserved: it is the claim of the pod then.
     pub fn check_bind(&mut self, uid: &str, node: Option<&Node>) -> CheckResult {
         let Some(delayed) = self.delayed.get(uid) else { return Ok(()) };
         let pod = &delayed.pod;
         for (claim, name) in &delayed.claims {
-            let Some(volume) = self.bound.get(claim) else {
+            let newest = || self.bound.get(self.newest.get(name)?);
+            let Some(volume) = self.bound.get(claim).or_else(newest) else {
                 return Err(format!("pod {pod} is bound, but its claim {name} is not"));
             };
             let (Some(node), Some(object)) = (node, self.volumes.get(volume)) else { continue };
@@ -262,7 +269,7 @@ fn check_limit(model: &ReferenceModel, pod: &Pod, node: &Str) -> CheckResult {
 mod tests {
     use serde_json::json;
 
-    use super::super::{BIND_COMPLETED, full_name};
+    use super::super::BIND_COMPLETED;
     use super::*;
 
     fn received(
@@ -295,6 +302,15 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap()
     }
 
+    /// A pod with the claim.
+    fn pod() -> Pod {
+        let pod = json!({
+            "metadata": {"namespace": "default", "name": "p", "uid": "p"},
+            "spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}], "containers": []},
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
     /// The claim of a pod that was reserved on node `a` is bound to this volume; then the pod is bound to the node, as it is by then.
     #[track_caller]
     fn check(bound_to: &str, node_now: &str, want: CheckResult) {
@@ -304,15 +320,28 @@ mod tests {
         let mut unbound = claim("");
         unbound["metadata"]["annotations"] = Value::Null;
         received(&mut model, &mut objects, VolumeKind::Claim, unbound);
-        let pod = serde_json::from_value(json!({
-            "metadata": {"namespace": "default", "name": "p", "uid": "p"},
-            "spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}], "containers": []},
-        }));
-        model.reserve(&objects, &pod.unwrap(), &"a".into(), Some(Arc::new(node("a"))));
+        model.reserve(&objects, &pod(), &"a".into(), Some(Arc::new(node("a"))));
         if !bound_to.is_empty() {
             received(&mut model, &mut objects, VolumeKind::Claim, claim(bound_to));
         }
         assert_eq!(model.check_bind("p", Some(&node(node_now))), want);
+    }
+
+    #[test]
+    fn a_claim_may_be_replaced_by_another_one_of_its_name() {
+        let (mut model, mut objects) = (VolumeModel::default(), WatchedObjects::default());
+        let mut unbound = claim("");
+        unbound["metadata"]["annotations"] = Value::Null;
+        received(&mut model, &mut objects, VolumeKind::Claim, unbound.clone());
+        model.reserve(&objects, &pod(), &"a".into(), None);
+        unbound["metadata"]["uid"] = "new".into();
+        received(&mut model, &mut objects, VolumeKind::Claim, unbound);
+        let early = "pod default/p is bound, but its claim default/data is not".to_owned();
+        assert_eq!(model.check_bind("p", None), Err(early));
+        let mut bound = claim("v");
+        bound["metadata"]["uid"] = "new".into();
+        received(&mut model, &mut objects, VolumeKind::Claim, bound);
+        assert_eq!(model.check_bind("p", None), Ok(()));
     }
 
     #[test]
