@@ -179,6 +179,11 @@ impl Preemption for CapacityScheduling {
         waits.then_some(Reason::Text(WAITS_FOR_EVICTIONS))
     }
 
+    /// A pod that another plugin rejected in PreFilter waits for no victims. Upstream keeps its nomination.
+    fn keeps_nomination(&self, cx: Cx<'_>) -> bool {
+        cx.cycle.get(self.wanted).is_some()
+    }
+
     /// All nodes, in their order.
     fn sample(&self, _: usize, _: &mut Rng) -> CandidateSampling {
         CandidateSampling::ALL

@@ -166,8 +166,11 @@ fn regression_seeds_with_all_workloads_pass() {
 }
 
 /// The same with gangs and quotas in every run.
-const REGRESSIONS_WITH_GANGS_AND_QUOTAS: [(u64, &str); 1] =
-    [(21_745, "a gang that had failed was not tried when its minResources became free")];
+const REGRESSIONS_WITH_GANGS_AND_QUOTAS: [(u64, &str); 3] = [
+    (21_745, "a gang that had failed was not tried when its minResources became free"),
+    (22_457, "a nominated pod whose claim was missing kept others off its node"),
+    (23_020, "the same as 21,745"),
+];
 
 #[test]
 fn regression_seeds_with_gangs_and_quotas_pass() {

@@ -98,6 +98,13 @@ pub trait Preemption: Send + Sync {
         None
     }
 
+    /// Whether a preemptor that is not eligible for [`Preemption::ineligible_reason`] keeps its nominated node, as it does while it waits for
+    /// victims. Else it would keep other pods off that node for nothing.
+    fn keeps_nomination(&self, cx: Cx<'_>) -> bool {
+        let _ = cx;
+        true
+    }
+
     /// Whether this terminating pod on the preemptor's nominated node counts as a victim that the preemptor waits for.
     fn is_awaited_victim(&self, cx: &DryRunCx<'_>, preemptor: &PodInfo, other: &PodInfo) -> bool;
 
@@ -226,7 +233,9 @@ fn find_candidates(
     };
     let never_preempts = pod.template.never_preempts();
     if let Some(reason) = plugin.ineligible_reason(preemptor.cx.cx()).filter(|_| !never_preempts) {
-        return Err(no_candidates(Rejection::unschedulable(reason), None));
+        let is_cleared = !plugin.keeps_nomination(preemptor.cx.cx());
+        let nomination = is_cleared.then(Str::default);
+        return Err(no_candidates(Rejection::unschedulable(reason), nomination));
     }
     // A pod that never preempts waits for no victim: if it does not fit now, its nomination keeps other pods off the node for nothing, and
     // two such pods could wait for each other. Upstream keeps it.
