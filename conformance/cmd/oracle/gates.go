@@ -13,7 +13,8 @@ import (
 // belong to the whole process.
 var gatesLock sync.RWMutex
 
-// setFeatureGates sets these gates until the returned function is called.
+// setFeatureGates sets these gates until the returned function is called. A gate
+// that this version does not know yet is off.
 func setFeatureGates(wanted map[string]bool) (restore func(), err error) {
 	if len(wanted) == 0 {
 		gatesLock.RLock()
@@ -22,14 +23,17 @@ func setFeatureGates(wanted map[string]bool) (restore func(), err error) {
 	gatesLock.Lock()
 	gates := utilfeature.DefaultMutableFeatureGate
 	before := make(map[string]bool, len(wanted))
+	changed := make(map[string]bool, len(wanted))
 	known := sets.KeySet(gates.GetAll())
-	for name := range wanted {
+	for name, enabled := range wanted {
 		feature := featuregate.Feature(name)
-		if !known.Has(feature) {
+		if known.Has(feature) {
+			before[name] = gates.Enabled(feature)
+			changed[name] = enabled
+		} else if enabled {
 			gatesLock.Unlock()
 			return nil, fmt.Errorf("unknown feature gate %q", name)
 		}
-		before[name] = gates.Enabled(feature)
 	}
 	restore = func() {
 		if err := gates.SetFromMap(before); err != nil {
@@ -37,7 +41,7 @@ func setFeatureGates(wanted map[string]bool) (restore func(), err error) {
 		}
 		gatesLock.Unlock()
 	}
-	if err := gates.SetFromMap(wanted); err != nil {
+	if err := gates.SetFromMap(changed); err != nil {
 		restore()
 		return nil, err
 	}

@@ -10,6 +10,16 @@ use super::{
     watched_objects,
 };
 
+/// Gates that are off, or that do not exist yet, in the older kube-scheduler that scheduler-plugins needs: NodeDeclaredFeatures, which
+/// adds a plugin, and those that depend on it.
+const GATES_OF_NEWER_VERSIONS: [&str; 5] = [
+    "NodeDeclaredFeatures",
+    "ExtendWebSocketsToKubelet",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
+
 /// A case about one of the extension points that these plugins have.
 pub(super) fn case(draw: &mut CaseRng, id: u64) -> OracleCase {
     let mut case = match draw.range(0, 24) {
@@ -19,8 +29,9 @@ pub(super) fn case(draw: &mut CaseRng, id: u64) -> OracleCase {
         17..20 => order_case(draw, id),
         _ => gangs::case(draw, id),
     };
-    // Off by default in the older kube-scheduler that scheduler-plugins needs.
-    case.feature_gates.insert("NodeDeclaredFeatures".to_owned(), false);
+    for gate in GATES_OF_NEWER_VERSIONS {
+        case.feature_gates.insert(gate.to_owned(), false);
+    }
     case
 }
 
