@@ -197,9 +197,8 @@ impl Coscheduling {
     ) {
         let now = cx.now();
         let failed = self.update(cx, key, |group| {
-            let backoff = self.args.backoff(group.n_failures + 1);
-            let until = now.mono.after(backoff);
-            group.fail_attempt(now.wall, until, unschedulable.map(|pod| &*pod.uid));
+            let unschedulable = unschedulable.map(|pod| &*pod.uid);
+            let until = group.fail_attempt(now, &self.args, unschedulable);
             let uids = |place| group.members_in(place).map(Box::from).collect::<Vec<Box<str>>>();
             let is_retried = group.retried_member.is_some();
             (until, uids(Place::Reserved), uids(Place::Pending), is_retried)

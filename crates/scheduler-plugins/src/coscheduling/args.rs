@@ -17,7 +17,7 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 pub(super) struct Args {
     /// How long a member waits at Permit if its PodGroup does not say.
     permit_waiting_time_seconds: i64,
-    /// How long a group waits after a failed attempt; 0: a tenth of a second, doubled with every failure up to ten seconds.
+    /// How long a group waits after a failed attempt; 0: a tenth of a second, doubled up to ten seconds with every failure in which no more members had a node.
     pod_group_backoff_seconds: i64,
     /// If a member fits on no node, and at most this percentage of `minMember` is missing, other members are tried before the attempt fails.
     pod_group_reject_percentage: i32,
@@ -61,9 +61,9 @@ impl Args {
         [of_group, of_args].into_iter().find_map(positive_seconds).unwrap_or(DEFAULT_WAIT)
     }
 
-    /// How long a group waits after its nth failed attempt in a row.
-    pub fn backoff(&self, n_failures: u32) -> Duration {
-        let doubled = 1 << n_failures.saturating_sub(1).min(7);
+    /// How long a group waits after its nth attempt in vain.
+    pub fn backoff(&self, n_in_vain: u32) -> Duration {
+        let doubled = 1 << n_in_vain.saturating_sub(1).min(7);
         positive_seconds(self.pod_group_backoff_seconds)
             .unwrap_or_else(|| Duration::from_millis(100 * doubled).min(Duration::from_secs(10)))
     }

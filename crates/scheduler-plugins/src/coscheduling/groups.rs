@@ -11,9 +11,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use loadmaster_api::Timestamp;
-use loadmaster_framework::MonoTime;
+use loadmaster_framework::{MonoTime, Now};
 use loadmaster_stdx::Map;
 
+use super::args::Args;
 use crate::pod_group::{GroupKey, PodGroup};
 
 /// All groups with at least one member.
@@ -31,6 +32,10 @@ pub(super) struct Group {
     pub last_failure: Option<Timestamp>,
     /// Failed attempts since the last one that succeeded.
     pub n_failures: u32,
+    /// The most members that had a node when one of these attempts failed.
+    n_placed_max: usize,
+    /// Those of them since one had that many members with a node: they decide the backoff.
+    n_in_vain: u32,
     /// Until when no member is scheduled.
     pub backoff_until: Option<MonoTime>,
     /// The member that fitted on no node, so that the last attempt failed. Events that may help it requeue it, and with it the group.
@@ -203,25 +208,36 @@ impl Group {
         self.began_with.contains(uid)
     }
 
-    /// The attempt has failed. `unschedulable` is the member that fitted on no node, if that is the reason. If another member may have
-    /// taken its place, an attempt that begins with it may succeed: then it is to be retried.
-    pub fn fail_attempt(&mut self, at: Timestamp, until: MonoTime, unschedulable: Option<&str>) {
+    /// The attempt has failed, now. `unschedulable` is the member that fitted on no node, if that is the reason. If another member may have
+    /// taken its place, an attempt that begins with it may succeed: then it is to be retried. Returns the end of the backoff, which grows
+    /// with each attempt in which no more members had a node than before.
+    pub fn fail_attempt(&mut self, now: Now, args: &Args, unschedulable: Option<&str>) -> MonoTime {
+        let has_progressed = self.counts.placed > self.n_placed_max;
+        self.n_in_vain = if has_progressed { 1 } else { self.n_in_vain + 1 };
+        self.n_placed_max = self.n_placed_max.max(self.counts.placed);
+        let until = now.mono.after(args.backoff(self.n_in_vain));
         let retried = unschedulable.filter(|uid| self.is_trying && !self.began_with.contains(*uid));
         self.retried_member = retried.map(Into::into);
         self.is_trying = false;
         self.tried_in_vain.clear();
         self.n_failures += 1;
-        self.last_failure = Some(at);
+        self.last_failure = Some(now.wall);
         self.backoff_until = Some(until);
         self.unschedulable_member = unschedulable.map(Into::into);
+        until
     }
 
     /// Enough members have a node. Returns whether the group moves in the queue.
     pub fn finish_attempt(&mut self) -> bool {
         self.is_trying = false;
-        self.n_failures = 0;
+        self.forget_failures();
         self.end_backoff();
         self.last_failure.take().is_some()
+    }
+
+    /// The next attempt is like the first one.
+    pub fn forget_failures(&mut self) {
+        (self.n_failures, self.n_placed_max, self.n_in_vain) = (0, 0, 0);
     }
 
     /// Its members may be scheduled again.

@@ -319,7 +319,7 @@ impl ObjectEventHandler for Coscheduling {
             let moves_in_queue = std::mem::replace(&mut group.created, created) != created;
             let is_changed = old.as_ref().map(|old| &old.spec) != new.as_ref().map(|new| &new.spec);
             if is_changed {
-                group.n_failures = 0;
+                group.forget_failures();
                 group.backoff_until = None;
                 group.unschedulable_member = None;
             }

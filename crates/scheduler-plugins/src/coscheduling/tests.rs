@@ -224,6 +224,23 @@ fn a_failed_group_backs_off() {
 }
 
 #[test]
+fn the_backoff_grows_while_no_more_members_have_a_node() {
+    let mut bench = bench_with_group(json!({}), json!({"minMember": 5}), 5);
+    for (n_placed, millis) in [(0, 100), (0, 200), (1, 100), (1, 200), (0, 400), (3, 100), (2, 200)]
+    {
+        let cycles: Vec<TestCycle> =
+            (0..n_placed).map(|nth| reserve(&mut bench, &format!("g-{nth}")).0).collect();
+        bench.post_filter(member("g-4", "g").into(), 0).unwrap();
+        cycles.into_iter().for_each(|cycle| bench.unreserve(cycle));
+        bench.advance_time(Duration::from_millis(millis) - Duration::from_nanos(1));
+        let backs_off = format!("{UNRESOLVABLE} podGroup default/g failed recently");
+        assert_eq!(bench.pre_filter(member("g-4", "g")).unwrap(), backs_off, "{n_placed} placed");
+        bench.advance_time(Duration::from_nanos(1));
+        assert_eq!(bench.pre_filter(member("g-4", "g")).unwrap(), "All", "{n_placed} placed");
+    }
+}
+
+#[test]
 fn min_resources_must_be_free_without_the_group_itself() {
     #[track_caller]
     fn check(min_resources: Value, assigned: &[PodBuilder], want: &str) {
