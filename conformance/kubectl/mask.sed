@@ -1,3 +1,4 @@
+s#https://127\.0\.0\.1:[0-9]+#SERVER#g
 s/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/UID/g
 s/20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z/TIME/g
 s/[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} 20[0-9]{2} [0-9:]+ \+0000/TIME/g
@@ -14,4 +15,3 @@ s/eyJ[A-Za-z0-9_.-]+/TOKEN/g
 s/"resourceVersion": "[0-9]+"/"resourceVersion": "RV"/g
 s/(Resource Version: +)[0-9]+/\1RV/
 s/resourceVersion:[0-9]+/resourceVersion:RV/g
-s#https://127\.0\.0\.1:[0-9]+#SERVER#g
