@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 pub struct Deviation {
     pub text: &'static str,
     /// The file in `scenarios/` that shows it, which is checked in every run; `None` if kube-scheduler's answer depends on
-    /// chance, or if it panics.
+    /// chance, if it panics, or if it is about a plugin of scheduler-plugins.
     pub scenario: Option<&'static str>,
     applies: fn(&OracleCase) -> bool,
     expected: ExpectedAnswer,
@@ -26,7 +26,7 @@ enum ExpectedAnswer {
     Changed(fn(&OracleCase, &mut Value)),
 }
 
-const DEVIATIONS: [Deviation; 5] = [
+const DEVIATIONS: [Deviation; 6] = [
     Deviation {
         text: "pods with ResourceClaims are rejected with our own reason, until devices are supported",
         scenario: Some("dynamic_resources/missing_claim.yaml"),
@@ -54,6 +54,15 @@ const DEVIATIONS: [Deviation; 5] = [
         text: "pods with preemptionPolicy Never that fit on no node lose their nomination",
         scenario: Some("default_preemption/preemption_policy_never.yaml"),
         applies: |case| is_about(case, &OracleCaseKind::Preemption, never_preempts),
+        expected: ExpectedAnswer::Changed(|_, answer| clear_nomination_of_ineligible_pod(answer)),
+    },
+    Deviation {
+        text: "pods that another plugin rejects in PreFilter lose their nomination, although CapacityScheduling keeps it",
+        scenario: None,
+        applies: |case| {
+            let has_plugin = |config: &Value| config.to_string().contains("CapacityScheduling");
+            case.kind == OracleCaseKind::Preemption && case.config.as_ref().is_some_and(has_plugin)
+        },
         expected: ExpectedAnswer::Changed(|_, answer| clear_nomination_of_ineligible_pod(answer)),
     },
     Deviation {
@@ -201,11 +210,12 @@ pub fn compared_signature(mut signature: Map<String, Value>) -> Map<String, Valu
     signature
 }
 
-/// The pod fits on no node, and kube-scheduler keeps its nomination.
+/// The pod fits on no node and waits for no victim, and kube-scheduler keeps its nomination.
 fn clear_nomination_of_ineligible_pod(answer: &mut Value) {
     // Plugins of scheduler-plugins write no prefix.
     let reason = answer["status"]["reasons"][0].as_str().unwrap_or_default();
-    if reason.ends_with("not eligible due to preemptionPolicy=Never.") {
+    let ineligible = ["preemptionPolicy=Never.", "failed to read from cycleState"];
+    if ineligible.iter().any(|why| reason.ends_with(&format!("not eligible due to {why}"))) {
         answer["nominated"] = json!("");
     }
 }
