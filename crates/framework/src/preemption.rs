@@ -33,7 +33,7 @@ use crate::world::World;
 pub use crate::ongoing_preemptions::OngoingPreemptions;
 pub use crate::preemption_candidate::{Candidate, PreemptionPreview, Victims};
 pub use disruption_budgets::DisruptionBudgets;
-pub use evaluator::{Preemption, PreemptionArgs, REASON_VICTIMS_BEING_EVICTED};
+pub use evaluator::{Ineligible, Preemption, PreemptionArgs, REASON_VICTIMS_BEING_EVICTED};
 pub use node_dry_run::{NO_VICTIMS, NodeDryRun};
 pub use pick_node::{CandidateCost, pick_best_candidates};
 

@@ -19,8 +19,8 @@ use loadmaster_framework::incremental::{
     EvaluatorCx, PluginEvaluator, PrepareCx, ResultDependencies,
 };
 use loadmaster_framework::preemption::{
-    CandidateSampling, DisruptionBudgets, NodeDryRun, Preemption, Victims, compare_pod_importance,
-    has_lower_priority,
+    CandidateSampling, DisruptionBudgets, Ineligible, NodeDryRun, Preemption, Victims,
+    compare_pod_importance, has_lower_priority,
 };
 use loadmaster_framework::{
     ActionType, ClusterEvent, Cx, CycleStateSlot, Detail, DryRunCx, EventResource, Explain,
@@ -170,18 +170,18 @@ impl CapacityScheduling {
 impl Preemption for CapacityScheduling {
     /// PreFilter plugins before this one may have rejected the pod, so that no node is worth a try; or the victims of nominated pods have to
     /// go first, its own and others.
-    fn ineligible_reason(&self, cx: Cx<'_>) -> Option<Reason> {
+    fn ineligible(&self, cx: Cx<'_>) -> Option<Ineligible> {
         let Some(wanted) = cx.cycle.get(self.wanted) else {
-            return Some(Reason::Text("not eligible due to failed to read from cycleState"));
+            // It waits for no victims. Upstream keeps its nomination.
+            let reason = Reason::Text("not eligible due to failed to read from cycleState");
+            return Some(Ineligible { reason, awaits_victims: false });
         };
         let waits = self.quotas.exceeded(cx.world, &wanted.namespace, wanted).is_some()
             && self.quotas.exceeded_after_evictions(cx.world, wanted).is_none();
-        waits.then_some(Reason::Text(WAITS_FOR_EVICTIONS))
-    }
-
-    /// A pod that another plugin rejected in PreFilter waits for no victims. Upstream keeps its nomination.
-    fn keeps_nomination(&self, cx: Cx<'_>) -> bool {
-        cx.cycle.get(self.wanted).is_some()
+        waits.then_some(Ineligible {
+            reason: Reason::Text(WAITS_FOR_EVICTIONS),
+            awaits_victims: true,
+        })
     }
 
     /// All nodes, in their order.

@@ -82,6 +82,15 @@ impl PreemptionArgs {
     }
 }
 
+/// Why a preemptor may not preempt other pods now.
+#[derive(Clone, Debug)]
+pub struct Ineligible {
+    /// Shown as the message of PostFilter.
+    pub reason: Reason,
+    /// Whether it keeps its nominated node, because its victims are being evicted. Else it would keep other pods off that node for nothing.
+    pub awaits_victims: bool,
+}
+
 /// What a plugin that preempts pods decides itself (upstream's `preemption.Interface`). Such a plugin is a [`PostFilter`], too.
 pub trait Preemption: Send + Sync {
     /// Precedes the messages of the plugin, such as `preemption: `.
@@ -93,16 +102,9 @@ pub trait Preemption: Send + Sync {
     fn sample(&self, n_nodes: usize, rng: &mut Rng) -> CandidateSampling;
 
     /// Why the preemptor may not preempt other pods, besides its preemptionPolicy and victims that are still terminating.
-    fn ineligible_reason(&self, cx: Cx<'_>) -> Option<Reason> {
+    fn ineligible(&self, cx: Cx<'_>) -> Option<Ineligible> {
         let _ = cx;
         None
-    }
-
-    /// Whether a preemptor that is not eligible for [`Preemption::ineligible_reason`] keeps its nominated node, as it does while it waits for
-    /// victims. Else it would keep other pods off that node for nothing.
-    fn keeps_nomination(&self, cx: Cx<'_>) -> bool {
-        let _ = cx;
-        true
     }
 
     /// Whether this terminating pod on the preemptor's nominated node counts as a victim that the preemptor waits for.
@@ -232,9 +234,9 @@ fn find_candidates(
         nomination,
     };
     let never_preempts = pod.template.never_preempts();
-    if let Some(reason) = plugin.ineligible_reason(preemptor.cx.cx()).filter(|_| !never_preempts) {
-        let is_cleared = !plugin.keeps_nomination(preemptor.cx.cx());
-        let nomination = is_cleared.then(Str::default);
+    let ineligible = plugin.ineligible(preemptor.cx.cx()).filter(|_| !never_preempts);
+    if let Some(Ineligible { reason, awaits_victims }) = ineligible {
+        let nomination = (!awaits_victims).then(Str::default);
         return Err(no_candidates(Rejection::unschedulable(reason), nomination));
     }
     // A pod that never preempts waits for no victim: if it does not fit now, its nomination keeps other pods off the node for nothing, and
