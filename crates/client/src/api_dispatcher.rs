@@ -1,11 +1,12 @@
-//! Executes the engine's API calls asynchronously, binds before all others (as upstream's `APIDispatcher`), except that the bind of a pod waits
-//! for patches of its status.
+//! Executes the engine's API calls asynchronously, binds before all others (as upstream's `APIDispatcher`), and few patches of pods' statuses while
+//! pods are being bound. The bind of a pod waits for patches of its status.
 //!
 //! Each call carries an id, and so does its outcome. A bind whose outcome is unknown (the connection was lost, or the server timed
 //! out) is resolved by reading the pod: [`BindOperation`] decides, and owns no clock. `clientConnection.qps` and `burst` limit all
 //! calls together, in one token bucket; the time that calls wait for it is counted.
 
 mod bind;
+mod call_queue;
 mod dispatcher;
 mod http_request;
 
@@ -13,7 +14,8 @@ use loadmaster_framework::api_calls::ApiRequest;
 use serde_json::Value;
 
 pub use bind::{BindOperation, BindReply, BindStep, BindTarget};
-pub use dispatcher::{ApiDispatcher, ApiDispatcherLimits, ApiDispatcherStats, QueueFull};
+pub use call_queue::{ApiDispatcherLimits, ApiDispatcherStats, QueueFull};
+pub use dispatcher::ApiDispatcher;
 
 /// A request to the API server, with an id.
 #[derive(Clone, Debug, PartialEq)]

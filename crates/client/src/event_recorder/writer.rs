@@ -51,7 +51,7 @@ impl Default for EventRecorderOptions {
             qps: -1.0,
             burst: 1,
             n_waiting_max: 100_000,
-            n_writing_max: 16,
+            n_writing_max: 4,
         }
     }
 }
