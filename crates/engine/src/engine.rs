@@ -92,7 +92,7 @@ pub use event::{ApiError, ApiObject, ApiReply, DeletedObjectKey, EngineEvent, Pe
 use eviction::Eviction;
 pub use extender_cycle::NO_REPLY_FROM_EXTENDER;
 use orphaned_pods::OrphanedPods;
-use plugin_actions::TimedActivations;
+use plugin_actions::TimedPods;
 use plugin_handle::{EventRegistrations, PluginHandle};
 use plugin_objects::Publication;
 use plugin_waits::PluginWaits;
@@ -211,7 +211,10 @@ pub struct Engine {
     status_patches: StatusPatches,
     /// Values that services published and that have not expired.
     publications: Vec<Publication>,
-    timed_activations: TimedActivations,
+    /// Pods to be activated.
+    timed_activations: TimedPods,
+    /// Pods to be activated if they are gated then.
+    timed_gate_checks: TimedPods,
     last_diagnosis: Option<scheduling_failure::CachedDiagnosis>,
     n_calls: u64,
     n_bindings: u64,
@@ -270,7 +273,8 @@ impl Engine {
             deferred: DeferredEvents::default(),
             status_patches: StatusPatches::default(),
             publications: Vec::new(),
-            timed_activations: TimedActivations::default(),
+            timed_activations: TimedPods::default(),
+            timed_gate_checks: TimedPods::default(),
             last_diagnosis: None,
             n_calls: 0,
             n_bindings: 0,
@@ -400,6 +404,7 @@ impl Engine {
             self.extender_deadline(),
             self.publication_deadline(),
             self.timed_activations.next_due(),
+            self.timed_gate_checks.next_due(),
         ];
         self.queue.next_flush().into_iter().chain(waits).chain(others.into_iter().flatten()).min()
     }

@@ -158,6 +158,13 @@ impl SerialCx<'_> {
         self.states.request_action(PluginAction::ActivateAt(at, uids));
     }
 
+    /// Runs PreEnqueue again at a time, for those of the pods that are gated then: for a plugin that gates pods until a time. Until then events
+    /// may requeue them as always.
+    pub fn check_gates_at<'u>(&mut self, at: MonoTime, uids: impl IntoIterator<Item = &'u str>) {
+        let uids = uids.into_iter().map(Into::into).collect();
+        self.states.request_action(PluginAction::CheckGatesAt(at, uids));
+    }
+
     /// Makes the scheduler compute again what incremental forms computed for a node, because a state changed that one of them reads.
     pub fn invalidate_node(&mut self, node: &str) {
         self.states.request_action(PluginAction::InvalidateNode(Str::new(node)));

@@ -88,6 +88,8 @@ pub enum PluginAction {
     Activate(Vec<Box<str>>),
     /// Move pods to the activeQ at this time.
     ActivateAt(MonoTime, Vec<Box<str>>),
+    /// Ask PreEnqueue again at this time about those of the pods that are gated then.
+    CheckGatesAt(MonoTime, Vec<Box<str>>),
     /// Sort the scheduling queue again.
     SortQueue,
     /// Record an Event about a pod.

@@ -7,14 +7,14 @@ use loadmaster_framework::waiting_pods::PluginAction;
 use super::effect::{Effect, Effects, EventRecord};
 use super::event::PermitDecision;
 use super::{Engine, PluginHandle};
-use crate::queue::ProfileIdx;
+use crate::queue::{ProfileIdx, SubQueue};
 use crate::time::{MonoTime, Now};
 
-/// The pods that plugins want activated at a time.
+/// Pods about which plugins requested something at a time.
 #[derive(Default)]
-pub(super) struct TimedActivations(BTreeMap<MonoTime, Vec<Box<str>>>);
+pub(super) struct TimedPods(BTreeMap<MonoTime, Vec<Box<str>>>);
 
-impl TimedActivations {
+impl TimedPods {
     fn add(&mut self, at: MonoTime, uids: Vec<Box<str>>) {
         self.0.entry(at).or_default().extend(uids);
     }
@@ -76,6 +76,7 @@ impl Engine {
             }
             PluginAction::Activate(uids) => self.activate(now, &uids),
             PluginAction::ActivateAt(at, uids) => self.timed_activations.add(at, uids),
+            PluginAction::CheckGatesAt(at, uids) => self.timed_gate_checks.add(at, uids),
             PluginAction::InvalidateNode(name) => {
                 if let Some(row) = self.world.nodes().row(&name) {
                     self.world.invalidate_node(row);
@@ -104,7 +105,10 @@ impl Engine {
 
     /// Activates the pods that are due.
     pub(super) fn run_timed_activations(&mut self, now: Now) {
-        let due = self.timed_activations.take_due(now.mono);
+        let mut due = self.timed_activations.take_due(now.mono);
+        let mut gated = self.timed_gate_checks.take_due(now.mono);
+        gated.retain(|uid| self.queue.get(uid).is_some_and(|(_, at)| at == SubQueue::Gated));
+        due.append(&mut gated);
         if !due.is_empty() {
             self.activate(now, &due);
         }

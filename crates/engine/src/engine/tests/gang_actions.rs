@@ -1,7 +1,8 @@
 //! What a plugin requests for a gang: rejecting the members that wait, and trying again at a time.
 
 use loadmaster_framework::{
-    FitError, PermitResult, PostFilter, PostFilterCx, PostFilterResult, Rejection,
+    FitError, PermitResult, PodChange, PodEventHandler, PostFilter, PostFilterCx, PostFilterResult,
+    PreEnqueue, Rejection,
 };
 use loadmaster_stdx::Rng;
 
@@ -95,4 +96,48 @@ fn a_pod_that_was_deleted_is_not_activated() {
     bench.apply(EngineEvent::Delete(DeletedObjectKey::Pod("z".into())));
     bench.advance(30);
     bench.check(&expect!["0 active, 0 backing off, 2 unschedulable, 0 assumed, 0 on a"]);
+}
+
+/// Gates pods for half a minute.
+struct Gate;
+
+const GATE: PluginDef = PluginDef { name: "Gate", build: build_gate, args: None };
+
+fn build_gate(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
+    let plugin = Arc::new(Gate);
+    points.pre_enqueue = Some(plugin.clone());
+    points.pod_event_handler = Some(plugin);
+    points.register_no_events();
+    Ok(())
+}
+
+impl PreEnqueue for Gate {
+    fn pre_enqueue(&self, cx: Cx<'_>, pod: &PodInfo) -> Result<(), Rejection> {
+        let is_gated = label_of(pod, "gated") == "yes" && cx.now().mono < MonoTime(40 * SECOND);
+        if is_gated { Err(Rejection::unschedulable("too early")) } else { Ok(()) }
+    }
+}
+
+impl PodEventHandler for Gate {
+    fn on_pod_change(&self, mut cx: SerialCx<'_>, change: &PodChange) {
+        if let (None, Some(pod)) = (&change.old, &change.new) {
+            cx.check_gates_at(MonoTime(40 * SECOND), [&*pod.uid, "unknown"]);
+        }
+    }
+}
+
+#[test]
+fn gates_are_checked_at_the_requested_time_and_other_pods_stay_where_they_are() {
+    let profile = json!({"plugins": {"multiPoint": {"enabled": [{"name": "Gate"}]}}});
+    let mut bench = Bench::of(EngineOptions::default(), GATE, &profile, json!([]));
+    bench.pod("gated", json!({"gated": "yes"}));
+    for name in ["x", "y", "without-room"] {
+        bench.pod(name, json!({}));
+        bench.cycle();
+    }
+    bench.lines.clear();
+    bench.advance(29);
+    bench.check(&expect!["0 active, 0 backing off, 1 unschedulable, 2 assumed, 2 on a"]);
+    bench.advance(1);
+    bench.check(&expect!["1 active, 0 backing off, 1 unschedulable, 2 assumed, 2 on a"]);
 }
