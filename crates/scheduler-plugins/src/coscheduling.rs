@@ -2,7 +2,7 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | extension points | QueueSort, PreFilter, PostFilter, Reserve, Permit |
+//! | extension points | PreEnqueue, QueueSort, PreFilter, PostFilter, Reserve, Permit |
 //! | woken by | pods of the group that are added, its PodGroup; with `minResources` nodes and deleted pods |
 //! | upstream | `pkg/coscheduling` of scheduler-plugins 0.35 |
 //! | deviations | an attempt of a group begins, fails, backs off and is retried as a whole: see the table in `deviations.md` |
@@ -12,6 +12,8 @@
 //! waits at Permit and activates the others. When a member finds none, all that wait are rejected, so that their nodes are free at
 //! once, and the group waits for its backoff. Then the member that found no node is requeued by the events of the plugins that rejected it,
 //! as a pod without a group is, and the next attempt begins with it.
+//!
+//! New members are held back at PreEnqueue ([`points`]): attempts that cannot succeed would cost an update of the pod and an Event each.
 
 mod args;
 mod explain;
@@ -19,6 +21,7 @@ mod free_resources;
 mod groups;
 mod metrics;
 mod points;
+mod retries;
 #[cfg(test)]
 mod tests;
 
@@ -36,8 +39,9 @@ use serde_json::Value;
 use crate::pod_group::{GroupKey, PodGroup, PodGroupSpec, old_pod_groups, pod_groups};
 use args::Args;
 use free_resources::check_free_resources;
-use groups::{Group, Groups, Place};
+use groups::{Counts, Group, Groups, Place};
 use metrics::GroupMetrics;
+use retries::Retries;
 
 pub const NAME: &str = "Coscheduling";
 
@@ -49,6 +53,7 @@ struct Coscheduling {
     pod_groups: ObjectSlot<PodGroup>,
     old_pod_groups: ObjectSlot<PodGroup>,
     groups: PluginStateSlot<Groups>,
+    retries: PluginStateSlot<Retries>,
     metrics: GroupMetrics,
     log: PluginLogger,
 }
@@ -63,9 +68,11 @@ fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> 
         pod_groups: watch(points, pod_groups()),
         old_pod_groups: watch(points, old_pod_groups()),
         groups: points.plugin_state_slot(Groups::default()),
+        retries: points.plugin_state_slot(Retries::default()),
         metrics: GroupMetrics::new(points)?,
         log: points.logger(),
     });
+    points.pre_enqueue = Some(plugin.clone());
     points.queue_sort = Some(plugin.clone());
     points.pre_filter = Some(plugin.clone());
     points.incremental = Some(plugin.clone());
@@ -113,28 +120,14 @@ impl Coscheduling {
         if group.and_then(|group| group.backoff_until).is_some_and(|until| now < until) {
             return Err(Rejection::unresolvable(format!("podGroup {key} failed recently")));
         }
-        let (counts, n_min) = (group.map(Group::counts).unwrap_or_default(), n_min(pod_group));
-        if counts.total() < n_min {
-            return Err(Rejection::unresolvable(format!(
-                "pre-filter pod {} cannot find enough sibling pods, current pods number: {}, minMember of group: {}",
-                pod.name,
-                counts.total(),
-                pod_group.spec.min_member,
-            )));
-        }
-        if counts.total() - counts.gated < n_min && counts.gated > 0 {
-            return Err(Rejection::unresolvable(format!(
-                "pre-filter pod {} cannot proceed due to gated pods in the same PodGroup",
-                pod.name
-            )));
-        }
+        check_members(pod_group, group.map(Group::counts).unwrap_or_default(), pod)?;
         let (Some(min_resources), Some(group)) = (&pod_group.spec.min_resources, group) else {
             return Ok(());
         };
         if group.is_trying {
             return Ok(());
         }
-        check_free_resources(world, min_resources, n_min, group.placed_members())
+        check_free_resources(world, min_resources, n_min(pod_group), group.placed_members())
             .map_err(|gap| Rejection::unresolvable(gap.to_string()))
     }
 
@@ -170,10 +163,8 @@ impl Coscheduling {
         let group = cx.states.get_mut(self.groups)?.get_mut(key)?;
         let result = change(group);
         let shared = group.shares_results;
-        group.is_complete = pod_group.is_some_and(|pod_group| {
-            let (counts, n_min) = (group.counts(), n_min(pod_group));
-            counts.total() >= n_min && (counts.gated == 0 || counts.total() - counts.gated >= n_min)
-        });
+        group.is_complete =
+            pod_group.is_some_and(|pod_group| missing_members(pod_group, group.counts()).is_none());
         group.shares_results = pod_group.is_none_or(|pod_group| {
             let has_room = group.is_trying || pod_group.spec.min_resources.is_none();
             group.is_complete && group.backoff_until.is_none() && has_room
@@ -204,6 +195,7 @@ impl Coscheduling {
             (until, uids(Place::Reserved), uids(Place::Pending), is_retried)
         });
         let Some((until, reserved, pending, is_retried)) = failed else { return };
+        self.retry_after_deletions(cx, key);
         let backoff = until.since(now.mono);
         self.log.info(3, format_args!("PodGroup {key} failed, and waits for {backoff:?}: {why}"));
         let world = cx.world;
@@ -222,6 +214,15 @@ impl Coscheduling {
         let has_nominated = pending.iter().any(|uid| world.nominated_node(uid).is_some());
         if is_retried || has_nominated {
             cx.activate_at(until, [&*unschedulable.uid]);
+        }
+    }
+
+    /// The backoff ends early when as many pods are deleted as the group lacks, unless its length is configured.
+    fn retry_after_deletions(&self, cx: &mut SerialCx<'_>, key: &GroupKey) {
+        let n_placed = self.group(cx.states, key).map_or(0, |group| group.counts().placed);
+        let pod_group = self.pod_group(cx.world, key).filter(|_| !self.args.has_fixed_backoff());
+        if let (Some(pod_group), Some(retries)) = (pod_group, cx.states.get_mut(self.retries)) {
+            retries.add(key.clone(), n_min(pod_group).saturating_sub(n_placed).max(1));
         }
     }
 
@@ -244,6 +245,41 @@ fn activate<'u>(cx: &mut SerialCx<'_>, at: Option<MonoTime>, uids: impl Iterator
 
 fn n_min(pod_group: &PodGroup) -> usize {
     pod_group.spec.n_min()
+}
+
+/// Why the members of a group cannot be scheduled yet.
+enum MissingMembers {
+    NotCreated,
+    Gated,
+}
+
+fn missing_members(pod_group: &PodGroup, counts: Counts) -> Option<MissingMembers> {
+    let n_min = n_min(pod_group);
+    if counts.total() < n_min {
+        Some(MissingMembers::NotCreated)
+    } else if counts.gated > 0 && counts.total() - counts.gated < n_min {
+        Some(MissingMembers::Gated)
+    } else {
+        None
+    }
+}
+
+/// Rejects a member of a group that lacks members.
+fn check_members(pod_group: &PodGroup, counts: Counts, pod: &PodInfo) -> Result<(), Rejection> {
+    let message = match missing_members(pod_group, counts) {
+        None => return Ok(()),
+        Some(MissingMembers::NotCreated) => format!(
+            "pre-filter pod {} cannot find enough sibling pods, current pods number: {}, minMember of group: {}",
+            pod.name,
+            counts.total(),
+            pod_group.spec.min_member,
+        ),
+        Some(MissingMembers::Gated) => format!(
+            "pre-filter pod {} cannot proceed due to gated pods in the same PodGroup",
+            pod.name
+        ),
+    };
+    Err(Rejection::unresolvable(message))
 }
 
 /// Whether the pod waits at Permit for this plugin.

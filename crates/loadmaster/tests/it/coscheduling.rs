@@ -87,6 +87,72 @@ fn a_gang_of_two_with_room_for_one_is_never_bound_in_part() -> TestResult {
     Ok(())
 }
 
+/// Upstream tries each pod when it is created, in vain while the group is not complete: an update of its status and an Event each.
+#[test]
+fn members_of_a_group_that_is_not_complete_are_reported_after_two_seconds() -> TestResult {
+    let mut cluster = cluster(3, 0)?;
+    cluster.upsert_object(&pod_groups(), pod_group("g", 3));
+    cluster.run_until_idle()?;
+    cluster.create_pod(member("g-0", "g"))?;
+    cluster.advance_time(seconds(1))?;
+    cluster.create_pod(member("g-1", "g"))?;
+    cluster.run_until_idle()?;
+    assert!(cluster.take_events().is_empty());
+    cluster.advance_time(seconds(1))?;
+    let message = cluster.pending_message("g-0").unwrap_or_default();
+    let want = "cannot find enough sibling pods, current pods number: 2, minMember of group: 3";
+    assert!(message.contains(want), "{message}");
+    assert_eq!(cluster.pending_message("g-1"), None);
+    cluster.create_pod(member("g-2", "g"))?;
+    cluster.run_until_idle()?;
+    assert_eq!(n_bound(&cluster, "g", 3), 3);
+    Ok(())
+}
+
+/// Upstream tries all of them at once.
+#[test]
+fn one_member_is_tried_first_and_the_others_after_two_seconds() -> TestResult {
+    for seed in 0..20 {
+        let mut cluster = cluster(0, seed)?;
+        cluster.upsert_object(&pod_groups(), pod_group("g", 5));
+        cluster.run_until_idle()?;
+        create_gang(&mut cluster, "g", 5)?;
+        let n_reported = |cluster: &TestCluster| {
+            let names = (0..5).map(|nth| format!("g-{nth}"));
+            names.filter(|name| cluster.pending_message(name).is_some()).count()
+        };
+        cluster.advance_time(seconds(1))?;
+        assert_eq!(n_reported(&cluster), 1, "seed {seed}");
+        cluster.advance_time(seconds(2))?;
+        assert_eq!(n_reported(&cluster), 5, "seed {seed}");
+    }
+    Ok(())
+}
+
+#[test]
+fn another_member_is_tried_when_the_first_one_is_deleted() -> TestResult {
+    for seed in 0..20 {
+        let mut cluster = cluster(0, seed)?;
+        cluster.upsert_object(&pod_groups(), pod_group("g", 5));
+        cluster.run_until_idle()?;
+        for nth in 0..4 {
+            cluster.create_pod(member(&format!("g-{nth}"), "g"))?;
+        }
+        cluster.run_until_idle()?;
+        cluster.upsert_object(&pod_groups(), pod_group("g", 3));
+        cluster.run_until_idle()?;
+        let first = (0..4).map(|nth| format!("g-{nth}"));
+        let first = first.filter(|name| cluster.pending_message(name).is_some());
+        let first: Vec<String> = first.collect();
+        assert_eq!(first.len(), 1, "seed {seed}: {first:?}");
+        cluster.delete_pod(&first[0]);
+        add_nodes(&mut cluster, 0..3)?;
+        cluster.advance_time(Duration::from_millis(200))?;
+        assert_eq!(n_bound(&cluster, "g", 4), 3, "seed {seed}");
+    }
+    Ok(())
+}
+
 /// Upstream holds the nodes of the members that fit until the last one is tried, and keeps them if at most a tenth is missing.
 #[test]
 fn a_failed_gang_frees_its_nodes_at_once() -> TestResult {

@@ -61,11 +61,16 @@ impl Args {
         [of_group, of_args].into_iter().find_map(positive_seconds).unwrap_or(DEFAULT_WAIT)
     }
 
-    /// How long a group waits after its nth attempt in vain.
-    pub fn backoff(&self, n_in_vain: u32) -> Duration {
-        let doubled = 1 << n_in_vain.saturating_sub(1).min(7);
+    /// Whether all backoffs are equally long.
+    pub fn has_fixed_backoff(&self) -> bool {
+        self.pod_group_backoff_seconds > 0
+    }
+
+    /// How long a group waits whose attempts have been in vain for this time.
+    pub fn backoff(&self, in_vain: Duration) -> Duration {
+        let (shortest, longest) = (Duration::from_millis(100), Duration::from_secs(10));
         positive_seconds(self.pod_group_backoff_seconds)
-            .unwrap_or_else(|| Duration::from_millis(100 * doubled).min(Duration::from_secs(10)))
+            .unwrap_or_else(|| (in_vain / 4).clamp(shortest, longest))
     }
 
     /// Whether other members are tried when one fits on no node and so many of `n_min` members are missing.

@@ -3,7 +3,7 @@
 use loadmaster_framework::{Cx, Detail, Explain, PodInfo};
 
 use super::groups::{Counts, Group};
-use super::{Coscheduling, group_of, n_min};
+use super::{Coscheduling, MissingMembers, group_of, missing_members, n_min};
 use crate::pod_group::PodGroup;
 
 impl Explain for Coscheduling {
@@ -39,14 +39,17 @@ impl Explain for Coscheduling {
 fn missing_pods(pod_group: &PodGroup, counts: Counts) -> Option<String> {
     let n_min = n_min(pod_group);
     let pods = |n: usize| if n == 1 { "1 more pod".to_owned() } else { format!("{n} more pods") };
-    let n_schedulable = counts.total() - counts.gated;
-    if counts.total() < n_min {
-        Some(format!("{} to be created", pods(n_min - counts.total())))
-    } else if n_schedulable < n_min {
-        Some(format!("{} without scheduling gates", pods(n_min - n_schedulable)))
-    } else if counts.placed < n_min {
-        Some(format!("{} to get a node", pods(n_min - counts.placed)))
-    } else {
-        None
+    match missing_members(pod_group, counts) {
+        Some(MissingMembers::NotCreated) => {
+            Some(format!("{} to be created", pods(n_min - counts.total())))
+        }
+        Some(MissingMembers::Gated) => {
+            let n_schedulable = counts.total() - counts.gated;
+            Some(format!("{} without scheduling gates", pods(n_min - n_schedulable)))
+        }
+        None if counts.placed < n_min => {
+            Some(format!("{} to get a node", pods(n_min - counts.placed)))
+        }
+        None => None,
     }
 }

@@ -34,8 +34,8 @@ pub(super) struct Group {
     pub n_failures: u32,
     /// The most members that had a node when one of these attempts failed.
     n_placed_max: usize,
-    /// Those of them since one had that many members with a node: they decide the backoff.
-    n_in_vain: u32,
+    /// When one had that many members with a node for the first time: since then attempts have been in vain, which decides the backoff.
+    in_vain_since: Option<MonoTime>,
     /// Until when no member is scheduled.
     pub backoff_until: Option<MonoTime>,
     /// The member that fitted on no node, so that the last attempt failed. Events that may help it requeue it, and with it the group.
@@ -86,6 +86,8 @@ pub(super) struct Member {
     pub is_terminating: bool,
     /// It has scheduling gates.
     pub is_gated: bool,
+    /// Until when it waits for others; `None` if its group was complete when it was added.
+    pub held_until: Option<MonoTime>,
 }
 
 /// Numbers of members that are not being deleted.
@@ -151,6 +153,34 @@ impl Group {
         }
     }
 
+    /// Members that wait for others wait until another time. Returns their uids.
+    pub fn hold_again(&mut self, until: MonoTime) -> Vec<Box<str>> {
+        let pending = self.members.iter_mut().filter(|(_, it)| it.place == Place::Pending);
+        let held = pending.filter_map(|(uid, member)| {
+            *member.held_until.as_mut()? = until;
+            Some(uid.clone())
+        });
+        held.collect()
+    }
+
+    /// The member with which the next attempt begins, while others wait for it.
+    pub fn first_to_try(&self) -> Option<&str> {
+        let can_be_tried =
+            |it: &Member| it.place == Place::Pending && !it.is_terminating && !it.is_gated;
+        let last = self.unschedulable_member.as_deref();
+        let last = last.filter(|uid| self.members.get(*uid).is_some_and(can_be_tried));
+        last.or_else(|| {
+            let mut members = self.members.iter();
+            members.find(|(_, member)| can_be_tried(member)).map(|(uid, _)| &**uid)
+        })
+    }
+
+    /// Whether the next attempt begins with this member. Fast for pods that have a node, of which a group may have many.
+    pub fn is_first_to_try(&self, uid: &str) -> bool {
+        let is_pending = self.member(uid).is_some_and(|member| member.place == Place::Pending);
+        is_pending && self.first_to_try() == Some(uid)
+    }
+
     /// A member.
     pub fn member(&self, uid: &str) -> Option<&Member> {
         self.members.get(uid)
@@ -210,12 +240,13 @@ impl Group {
 
     /// The attempt has failed, now. `unschedulable` is the member that fitted on no node, if that is the reason. If another member may have
     /// taken its place, an attempt that begins with it may succeed: then it is to be retried. Returns the end of the backoff, which grows
-    /// with each attempt in which no more members had a node than before.
+    /// as long as no more members have a node than before.
     pub fn fail_attempt(&mut self, now: Now, args: &Args, unschedulable: Option<&str>) -> MonoTime {
         let has_progressed = self.counts.placed > self.n_placed_max;
-        self.n_in_vain = if has_progressed { 1 } else { self.n_in_vain + 1 };
+        let in_vain_since = self.in_vain_since.filter(|_| !has_progressed).unwrap_or(now.mono);
+        self.in_vain_since = Some(in_vain_since);
         self.n_placed_max = self.n_placed_max.max(self.counts.placed);
-        let until = now.mono.after(args.backoff(self.n_in_vain));
+        let until = now.mono.after(args.backoff(now.mono.since(in_vain_since)));
         let retried = unschedulable.filter(|uid| self.is_trying && !self.began_with.contains(*uid));
         self.retried_member = retried.map(Into::into);
         self.is_trying = false;
@@ -237,7 +268,7 @@ impl Group {
 
     /// The next attempt is like the first one.
     pub fn forget_failures(&mut self) {
-        (self.n_failures, self.n_placed_max, self.n_in_vain) = (0, 0, 0);
+        (self.n_failures, self.n_placed_max, self.in_vain_since) = (0, 0, None);
     }
 
     /// Its members may be scheduled again.
@@ -282,7 +313,9 @@ mod tests {
                     _ => {
                         let place = *rng.pick(&places);
                         let (is_terminating, is_gated) = (rng.one_in(4), rng.one_in(4));
-                        group.upsert(uid, Member { place, is_terminating, is_gated });
+                        let held_until = None;
+                        let member = Member { place, is_terminating, is_gated, held_until };
+                        group.upsert(uid, member);
                     }
                 }
                 assert_eq!(group.counts(), naive_counts(&group), "seed {seed}");

@@ -2,20 +2,56 @@
 
 use std::cmp::Ordering;
 use std::sync::Arc;
+use std::time::Duration;
 
 use loadmaster_api::Timestamp;
 use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::incremental::EvaluatorCx;
 use loadmaster_framework::{
-    Cx, FitError, Incremental, NodeInfo, ObjectChange, ObjectEventHandler, Permit, PermitResult,
-    PodChange, PodEventHandler, PodInfo, PostFilter, PostFilterCx, PostFilterResult, PreFilter,
-    PreFilterResult, PrepareCx, PrepareResult, QueueSort, QueuedPodInfo, Rejection, Reserve, Rng,
-    SerialCx,
+    Cx, FitError, Incremental, MonoTime, NodeInfo, Now, ObjectChange, ObjectEventHandler, Permit,
+    PermitResult, PodChange, PodEventHandler, PodInfo, PostFilter, PostFilterCx, PostFilterResult,
+    PreEnqueue, PreFilter, PreFilterResult, PrepareCx, PrepareResult, QueueSort, QueuedPodInfo,
+    Rejection, Reserve, Rng, SerialCx,
 };
 
 use super::groups::{Member, Place};
-use super::{Coscheduling, NAME, activate, group_of, n_min, waits_here};
+use super::{Coscheduling, NAME, activate, check_members, group_of, n_min, waits_here};
 use crate::pod_group::{GroupKey, LABEL, OLD_GROUP, OLD_LABEL, PodGroup};
+
+/// How long a new pod waits for others of its group before it is tried, and reported as unschedulable, although the group is not complete or no
+/// other member has found a node.
+const HOLD: Duration = Duration::from_secs(2);
+
+/// Until when a pod waits for others; `None` if it was created before, or it is not known when.
+fn held_until(now: Now, pod: &PodInfo) -> Option<MonoTime> {
+    let age = u64::try_from(now.wall.0.saturating_sub(pod.created?.0)).unwrap_or_default();
+    // The time of its creation has whole seconds.
+    let left = (HOLD + Duration::from_secs(1)).checked_sub(Duration::from_nanos(age))?;
+    Some(now.mono.after(left.min(HOLD)))
+}
+
+impl PreEnqueue for Coscheduling {
+    /// Gates new members while their group is not complete, and then all but one until it has found a node. So a group that is created as a
+    /// whole costs no attempts that cannot succeed, and one for which there is no room costs one. After some time all members are tried, and
+    /// reported, as upstream does at once.
+    fn pre_enqueue(&self, cx: Cx<'_>, pod: &PodInfo) -> Result<(), Rejection> {
+        let Some(key) = group_of(pod) else { return Ok(()) };
+        let Some(pod_group) = self.pod_group(cx.world, &key) else { return Ok(()) };
+        let Some(group) = self.group(cx.states, &key) else { return Ok(()) };
+        let held_until = group.member(&pod.uid).and_then(|member| member.held_until);
+        if held_until.is_none_or(|until| until <= cx.now().mono) {
+            return Ok(());
+        }
+        check_members(pod_group, group.counts(), pod)?;
+        let may_start = group.is_trying || group.counts().placed >= n_min(pod_group);
+        if may_start || group.is_first_to_try(&pod.uid) {
+            return Ok(());
+        }
+        Err(Rejection::unschedulable(format!(
+            "waiting for another pod of PodGroup {key} to find a node"
+        )))
+    }
+}
 
 impl QueueSort for Coscheduling {
     /// By priority; then by the time of the last failure or of the PodGroup's creation, or of the first attempt for pods without a group;
@@ -30,16 +66,26 @@ impl QueueSort for Coscheduling {
                     .and_then(|group| group.created.map(|at| group.last_failure.unwrap_or(at)));
                 of_group.unwrap_or_else(|| first_attempt(info))
             };
-            time(a, &a_key).cmp(&time(b, &b_key)).then_with(|| {
-                let full_name = |info: &QueuedPodInfo, key: &Option<GroupKey>| match key {
-                    Some(key) => key.to_string(),
-                    None => info.pod.full_name(),
-                };
-                let by_group = full_name(a, &a_key).cmp(&full_name(b, &b_key));
-                by_group.then_with(|| a.pod.name.cmp(&b.pod.name))
-            })
+            let by_time = time(a, &a_key).cmp(&time(b, &b_key));
+            let by_group =
+                by_time.then_with(|| compare_names(names(&a.pod, &a_key), names(&b.pod, &b_key)));
+            by_group.then_with(|| a.pod.name.cmp(&b.pod.name))
         })
     }
+}
+
+/// Namespace, and name of the group, or of a pod without a group.
+fn names<'a>(pod: &'a PodInfo, key: &'a Option<GroupKey>) -> (&'a str, &'a str) {
+    (&pod.template.namespace, key.as_ref().map_or(&*pod.name, |key| &*key.name))
+}
+
+/// Compares `namespace/name` without making a string of them: it is done some twenty times for each pod.
+fn compare_names(a: (&str, &str), b: (&str, &str)) -> Ordering {
+    if a.0 == b.0 {
+        return a.1.cmp(b.1);
+    }
+    // No namespace contains a slash, so one of these is no beginning of the other.
+    a.0.bytes().chain([b'/']).cmp(b.0.bytes().chain([b'/']))
 }
 
 fn first_attempt(info: &QueuedPodInfo) -> Timestamp {
@@ -211,6 +257,9 @@ impl PodEventHandler for Coscheduling {
         if let Some((key, pod)) = new {
             self.upsert_member(&mut cx, key, pod);
         }
+        if change.new.is_none() && change.old.as_ref().is_some_and(|it| !it.node_name.is_empty()) {
+            self.retry_groups(&mut cx);
+        }
     }
 }
 
@@ -218,6 +267,7 @@ impl Coscheduling {
     fn upsert_member(&self, cx: &mut SerialCx<'_>, key: GroupKey, pod: &PodInfo) {
         let created = self.pod_group(cx.world, &key).and_then(created);
         let is_assumed = cx.world.row_of_pod(&pod.uid).is_some();
+        let now = cx.now();
         let Some(groups) = cx.states.get_mut(self.groups) else { return };
         let is_new = !groups.contains_key(&key);
         let group = groups.entry(key.clone()).or_default();
@@ -230,10 +280,16 @@ impl Coscheduling {
             (true, false) => Place::Pending,
         };
         let is_gated = !pod.template.spec.scheduling_gates.is_empty();
-        let member = Member { place, is_terminating: pod.terminating, is_gated };
+        let held_until = match old {
+            Some(old) => old.held_until,
+            None if place == Place::Pending && !was_complete => held_until(now, pod),
+            None => None,
+        };
+        let member = Member { place, is_terminating: pod.terminating, is_gated, held_until };
         if old == Some(member) {
             return;
         }
+        let was_first = group.is_first_to_try(&pod.uid);
         let change = |group: &mut super::Group| group.upsert(&pod.uid, member);
         if is_new && key.is_old {
             self.log.pod(pod).warn(format_args!(
@@ -241,12 +297,44 @@ impl Coscheduling {
             ));
         }
         self.update(cx, &key, change);
+        if let (None, Some(until)) = (old, held_until) {
+            cx.check_gates_at(until, [&*pod.uid]);
+        }
         self.after_member_change(cx, &key, was_complete, old.is_none().then_some(&*pod.uid));
+        if was_first {
+            self.activate_next(cx, &key, &pod.uid);
+        }
+    }
+
+    /// An assigned pod was deleted: the backoffs of groups that may fit now end.
+    fn retry_groups(&self, cx: &mut SerialCx<'_>) {
+        let Some(mut retries) = cx.states.get_mut(self.retries).map(std::mem::take) else { return };
+        let retried = retries.pod_deleted(|key| {
+            self.group(cx.states, key).is_some_and(|group| group.backoff_until.is_some())
+        });
+        if let Some(state) = cx.states.get_mut(self.retries) {
+            *state = retries;
+        }
+        for key in retried {
+            let next = self.update(cx, &key, |group| {
+                group.backoff_until = None;
+                group.first_to_try().map(Box::<str>::from)
+            });
+            cx.activate(next.flatten().as_deref());
+        }
+    }
+
+    /// In a group that has become complete, those of its members that waited for others wait for the first one of them.
+    fn hold_members(&self, cx: &mut SerialCx<'_>, key: &GroupKey) {
+        let until = cx.now().mono.after(HOLD);
+        let held = self.update(cx, key, |group| group.hold_again(until)).unwrap_or_default();
+        cx.check_gates_at(until, held.iter().map(|uid| &**uid));
     }
 
     fn remove_member(&self, cx: &mut SerialCx<'_>, key: &GroupKey, pod: &PodInfo) {
         let Some(group) = self.group(cx.states, key) else { return };
         let was_complete = group.is_complete;
+        let was_first = group.is_first_to_try(&pod.uid);
         let removed = self.update(cx, key, |group| {
             group.remove(&pod.uid);
             let is_unschedulable_one = group.unschedulable_member.as_ref() == Some(&pod.uid);
@@ -260,11 +348,26 @@ impl Coscheduling {
                 if let Some(groups) = cx.states.get_mut(self.groups) {
                     groups.remove(key);
                 }
+                if let Some(retries) = cx.states.get_mut(self.retries) {
+                    retries.remove(key);
+                }
             }
             // Nothing else would begin the next attempt.
             Some((false, true)) => self.activate_members(cx, key),
             _ => self.after_member_change(cx, key, was_complete, None),
         }
+        if was_first {
+            self.activate_next(cx, key, &pod.uid);
+        }
+    }
+
+    /// The member for which others wait is tried no more: the next one is.
+    fn activate_next(&self, cx: &mut SerialCx<'_>, key: &GroupKey, first: &str) {
+        let Some(group) = self.group(cx.states, key) else { return };
+        let may_begin = group.is_complete && !group.is_trying;
+        let next = group.first_to_try().filter(|next| may_begin && *next != first);
+        let next: Option<Box<str>> = next.map(Into::into);
+        activate(cx, group.backoff_until, next.as_deref().into_iter());
     }
 
     /// A group that has become complete, or whose last attempt failed without this new member, tries again. One that is no longer complete
@@ -286,6 +389,7 @@ impl Coscheduling {
         match (was_complete, group.is_complete) {
             (false, true) => {
                 self.update(cx, key, |group| group.end_backoff());
+                self.hold_members(cx, key);
                 self.activate_members(cx, key);
             }
             (true, false) if group.is_trying => {
@@ -364,5 +468,20 @@ impl Coscheduling {
             _ => {}
         }
         self.activate_members(cx, key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_compared_like_their_strings() {
+        let all = ["a", "a-b", "ab", "a.b", "a0", "b"];
+        let names = || all.iter().flat_map(|ns| all.iter().map(move |name| (*ns, *name)));
+        for (a, b) in names().flat_map(|a| names().map(move |b| (a, b))) {
+            let text = |(namespace, name): (&str, &str)| format!("{namespace}/{name}");
+            assert_eq!(compare_names(a, b), text(a).cmp(&text(b)), "{a:?} {b:?}");
+        }
     }
 }

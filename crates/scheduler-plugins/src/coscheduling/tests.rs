@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use loadmaster_api::Timestamp;
 use loadmaster_framework::testkit::incremental_history::check_incremental_history;
 use loadmaster_framework::testkit::{PluginTestBench, PodBuilder, TestCycle, node, pod};
 use loadmaster_framework::{EventResource, Rng};
@@ -101,6 +102,57 @@ fn pre_filter_counts_siblings() {
         "Rejected pre-filter pod g-0 cannot proceed due to gated pods in the same PodGroup";
     check(&[member("g-1", "g"), gated("g-2")], for_gated);
     check(&[member("g-1", "g"), member("g-2", "g"), gated("g-3")], "All");
+}
+
+/// A bench at the second 100, and members that were created so many milliseconds before.
+fn bench_with_new_members(n_min: usize, ages: &[u64]) -> PluginTestBench {
+    let mut bench = bench_with_group(json!({}), json!({"minMember": n_min}), 0);
+    bench.advance_time(Duration::from_secs(100));
+    for (nth, age) in ages.iter().enumerate() {
+        bench.add_pending_pod(new_member(nth, 100_000 - age)).unwrap();
+    }
+    bench
+}
+
+/// A member that was created at this millisecond.
+fn new_member(nth: usize, millis: u64) -> PodBuilder {
+    let created = Timestamp(millis as i64 / 1_000 * 1_000_000_000);
+    member(&format!("g-{nth}"), "g").set_field("/metadata/creationTimestamp", created.to_string())
+}
+
+fn pre_enqueue(bench: &mut PluginTestBench, n: usize) -> Vec<String> {
+    (0..n).map(|nth| bench.pre_enqueue(member(&format!("g-{nth}"), "g")).unwrap()).collect()
+}
+
+const WAITS: &str = "Unschedulable waiting for another pod of PodGroup default/g to find a node";
+
+#[test]
+fn pre_enqueue_holds_new_members_for_two_seconds() {
+    let mut bench = bench_with_new_members(4, &[100, 1_500, 3_500]);
+    let too_few = |name| {
+        format!(
+            "{UNRESOLVABLE} pre-filter pod {name} cannot find enough sibling pods, current pods number: 3, minMember of group: 4"
+        )
+    };
+    let old = "Success".to_owned();
+    assert_eq!(pre_enqueue(&mut bench, 3), [too_few("g-0"), too_few("g-1"), old]);
+    assert_eq!(bench.pre_enqueue(member("h-0", "h")).unwrap(), "Success", "without PodGroup");
+    assert_eq!(bench.pre_enqueue(pod("web")).unwrap(), "Success");
+    // Those that are held wait for the first one from now on.
+    bench.advance_time(Duration::from_millis(500));
+    bench.add_pending_pod(new_member(3, 100_500)).unwrap();
+    bench.advance_time(Duration::from_millis(1_999));
+    assert_eq!(pre_enqueue(&mut bench, 4), ["Success", WAITS, "Success", WAITS]);
+    bench.advance_time(Duration::from_millis(1));
+    assert_eq!(pre_enqueue(&mut bench, 4), ["Success"; 4]);
+}
+
+#[test]
+fn pre_enqueue_admits_the_members_when_the_first_one_has_a_node() {
+    let mut bench = bench_with_new_members(3, &[100, 100, 100]);
+    assert_eq!(pre_enqueue(&mut bench, 3), ["Success", WAITS, WAITS]);
+    let _first = reserve(&mut bench, "g-0");
+    assert_eq!(pre_enqueue(&mut bench, 3)[1..], ["Success"; 2]);
 }
 
 #[test]
@@ -219,15 +271,24 @@ fn a_failed_group_backs_off() {
         let _cycles = [reserve(&mut bench, "g-0"), reserve(&mut bench, "g-1")];
         assert_eq!(_cycles[1].1, "Allow");
     }
-    check(json!({}), &[100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
+    check(json!({}), &[100, 100, 100, 100, 100, 125]);
     check(json!({"podGroupBackoffSeconds": 30}), &[30_000, 30_000]);
 }
 
 #[test]
-fn the_backoff_grows_while_no_more_members_have_a_node() {
+fn the_backoff_is_a_quarter_of_the_time_since_more_members_had_a_node_than_ever() {
     let mut bench = bench_with_group(json!({}), json!({"minMember": 5}), 5);
-    for (n_placed, millis) in [(0, 100), (0, 200), (1, 100), (1, 200), (0, 400), (3, 100), (2, 200)]
-    {
+    let attempts = [
+        (0, 0, 100),
+        (0, 700, 200),
+        (1, 1_000, 100),
+        (1, 3_900, 1_000),
+        (0, 3_000, 2_000),
+        (3, 0, 100),
+        (2, 60_000, 10_000),
+    ];
+    for (n_placed, after, millis) in attempts {
+        bench.advance_time(Duration::from_millis(after));
         let cycles: Vec<TestCycle> =
             (0..n_placed).map(|nth| reserve(&mut bench, &format!("g-{nth}")).0).collect();
         bench.post_filter(member("g-4", "g").into(), 0).unwrap();
