@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use loadmaster_api::{Node, Pod, Str, Timestamp};
 use loadmaster_engine::engine::{ApiObject, CycleResult};
-use loadmaster_engine::{Effect, Effects, EngineEvent, MonoTime, Now};
+use loadmaster_engine::{Effects, EngineEvent, MonoTime, Now};
 use loadmaster_framework::api_calls::{ApiRequest, ObjectRef, Verb};
 use loadmaster_stdx::Map;
 use serde_json::{Value, json};
 
-use crate::timed_engine::TimedEngine;
+use crate::timed_engine::{self, TimedEngine};
 
 const N_NODES: u32 = 5_000;
 const N_GANGS: u32 = 1_000;
@@ -155,17 +155,10 @@ impl Bench {
     }
 
     fn execute(&mut self, effects: Effects) -> Result<()> {
-        for effect in effects {
-            match effect {
-                Effect::Call(call) => {
-                    let reply = Ok(call.request.body.clone().unwrap_or_default());
-                    self.apply(EngineEvent::Replied { call: call.id, reply })?;
-                    self.answer(&call.request)?;
-                }
-                Effect::CallExtender(_) => bail!("there is no extender"),
-                Effect::RecordEvent(event) if event.is_warning => bail!("{}", event.note),
-                Effect::RecordEvent(_) | Effect::Observe(_) => {}
-            }
+        for call in timed_engine::requests(effects)? {
+            let reply = Ok(call.request.body.clone().unwrap_or_default());
+            self.apply(EngineEvent::Replied { call: call.id, reply })?;
+            self.answer(&call.request)?;
         }
         Ok(())
     }

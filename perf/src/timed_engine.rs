@@ -1,12 +1,30 @@
-//! An engine, and the time that its calls take.
+//! An engine, the time that its calls take, and the requests that it makes.
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use loadmaster_engine::engine::{CycleResult, EngineOptions};
-use loadmaster_engine::{Effects, Engine, EngineEvent, Now};
+use anyhow::{Result, bail};
+use loadmaster_engine::engine::{ApiServerCall, CycleResult, EngineOptions};
+use loadmaster_engine::{Effect, Effects, Engine, EngineEvent, Now};
 use loadmaster_framework::{Gvr, Registry};
 use serde_json::{Value, json};
+
+/// The requests among the effects of a workload in which no pod is unschedulable.
+///
+/// # Errors
+///
+/// A warning, or a call of an extender, which no workload here has.
+pub fn requests(effects: Effects) -> Result<Vec<ApiServerCall>> {
+    let mut calls = Vec::new();
+    for effect in effects {
+        match effect {
+            Effect::Call(call) => calls.push(call),
+            Effect::CallExtender(_) => bail!("there is no extender"),
+            Effect::RecordEvent(event) if event.is_warning => bail!("{}", event.note),
+            Effect::RecordEvent(_) | Effect::Observe(_) => {}
+        }
+    }
+    Ok(calls)
+}
 
 /// Measures all calls of an engine with one profile.
 pub struct TimedEngine {

@@ -3,14 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use loadmaster_api::{Node, Pod, Str, Timestamp};
 use loadmaster_engine::engine::{ApiObject, CycleResult};
-use loadmaster_engine::{Effect, Effects, EngineEvent, MonoTime, Now};
+use loadmaster_engine::{Effects, EngineEvent, MonoTime, Now};
 use loadmaster_framework::api_calls::{ApiRequest, ObjectRef};
 use serde_json::{Value, json};
 
-use crate::timed_engine::TimedEngine;
+use crate::timed_engine::{self, TimedEngine};
 
 const DRIVER: &str = "csi.example.com";
 const CLASS: &str = "fast";
@@ -279,19 +279,12 @@ impl Bench {
     }
 
     fn execute(&mut self, effects: Effects) -> Result<()> {
-        for effect in effects {
-            match effect {
-                Effect::Call(call) => {
-                    let mut reply = call.request.body.clone().unwrap_or_default();
-                    self.version += 1;
-                    reply["metadata"]["resourceVersion"] = self.version.to_string().into();
-                    self.apply(EngineEvent::Replied { call: call.id, reply: Ok(reply) })?;
-                    self.answer(&call.request)?;
-                }
-                Effect::CallExtender(_) => bail!("there is no extender"),
-                Effect::RecordEvent(event) if event.is_warning => bail!("{}", event.note),
-                Effect::RecordEvent(_) | Effect::Observe(_) => {}
-            }
+        for call in timed_engine::requests(effects)? {
+            let mut reply = call.request.body.clone().unwrap_or_default();
+            self.version += 1;
+            reply["metadata"]["resourceVersion"] = self.version.to_string().into();
+            self.apply(EngineEvent::Replied { call: call.id, reply: Ok(reply) })?;
+            self.answer(&call.request)?;
         }
         Ok(())
     }
