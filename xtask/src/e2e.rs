@@ -43,6 +43,7 @@ mod api_client;
 mod credentials;
 mod embedded_apiserver;
 mod manifest;
+mod median;
 mod process;
 mod programs;
 mod run_folder;

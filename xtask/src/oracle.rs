@@ -229,20 +229,29 @@ fn compare_answers(found: &mut Found, case: &OracleCase, theirs: Value, ours: &L
 /// are reserved for one claim is found first: then one of them must be Loadmaster's.
 fn ask_again(found: &mut Found, oracle: &mut Oracle, ours: &LocalOracle) -> Result<()> {
     for (nth, (case, difference)) in std::mem::take(&mut found.different).into_iter().enumerate() {
-        let mine = ours.answer_case(&case);
-        let mut n_asked = if nth < N_ASKED_AGAIN_MAX { 0 } else { N_TIMES };
-        while n_asked < N_TIMES
-            && compare::difference(&case, &oracle.ask(&case.question())?, &mine).is_some()
-        {
-            n_asked += 1;
-        }
-        if n_asked < N_TIMES {
+        if nth < N_ASKED_AGAIN_MAX && answers_alike_by_chance(oracle, ours, &case)? {
             found.n_by_chance += 1;
         } else {
             found.add(&case, difference);
         }
     }
     Ok(())
+}
+
+/// Whether kube-scheduler gives Loadmaster's answer when it is asked some times.
+fn answers_alike_by_chance(
+    oracle: &mut Oracle,
+    ours: &LocalOracle,
+    case: &OracleCase,
+) -> Result<bool> {
+    let mine = ours.answer_case(case);
+    for _ in 0..N_TIMES {
+        let theirs = oracle.ask(&case.question())?;
+        if compare::difference(case, &theirs, &mine).is_none() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Compares the answers to cases of deviations, about which kube-scheduler may have to be asked again.

@@ -78,6 +78,11 @@ impl AuditEntry {
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.code)
     }
+
+    /// Whether the request may have been executed or not, as when its client is stopped before the response.
+    pub fn is_outcome_unknown(&self) -> bool {
+        self.code >= 500
+    }
 }
 
 /// All completed requests of a log, in the order of their completion.
@@ -174,7 +179,7 @@ pub fn binding_faults<'a>(
         }
         let responses = responses.entry(&binding.uid).or_default();
         responses.n_successful += u32::from(binding.is_success());
-        responses.n_unknown += u32::from(binding.code >= 500);
+        responses.n_unknown += u32::from(binding.is_outcome_unknown());
     }
     for (uid, is_bound) in pods {
         let BindingResponses { n_successful, n_unknown } =

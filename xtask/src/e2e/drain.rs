@@ -24,6 +24,7 @@ use super::controller_manager;
 use super::credentials::UserIdentity;
 use super::load_claims::ClaimForm;
 use super::load_objects;
+use super::median::{median, ratio_of_medians};
 use super::outcome_checks;
 use super::plot::{self, Curve};
 use super::process::{Process, Usage};
@@ -335,10 +336,10 @@ fn print_row(run: &Run) {
 
 /// The median figure of Loadmaster's runs, divided by that of the other one.
 fn median_ratio(runs: &[Run], other: Contender, figure: fn(&Run) -> f64) -> Option<f64> {
-    let median_of = |contender: Contender| {
-        median(runs.iter().filter(|run| run.contender == contender).map(figure).collect())
+    let of = |contender: Contender| {
+        runs.iter().filter(|run| run.contender == contender).map(figure).collect()
     };
-    Some(median_of(Contender::Scheduler(SchedulerKind::Loadmaster))? / median_of(other)?)
+    ratio_of_medians(of(Contender::Scheduler(SchedulerKind::Loadmaster)), of(other))
 }
 
 /// Prints medians side by side; whether they are within the limits.
@@ -395,12 +396,6 @@ fn compare_forms(runs: &[Run], kind: SchedulerKind) -> bool {
     !is_limited || ratio <= CLUSTER_MADE_RATIO_MAX
 }
 
-/// The median; the lower one of two middle values.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len().saturating_sub(1) / 2).copied()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -417,15 +412,6 @@ mod tests {
             apiserver: Usage::default(),
             faults: Vec::new(),
         }
-    }
-
-    #[test]
-    fn medians() {
-        let check = |values: &[f64], want| assert_eq!(median(values.to_vec()), want, "{values:?}");
-        check(&[], None);
-        check(&[3.0], Some(3.0));
-        check(&[3.0, 1.0], Some(1.0));
-        check(&[3.0, 1.0, 2.0], Some(2.0));
     }
 
     #[test]

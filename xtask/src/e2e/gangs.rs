@@ -22,6 +22,7 @@ use super::api_client::ApiClient;
 use super::audit;
 use super::control_plane::{ControlPlane, ControlPlaneOptions};
 use super::credentials::UserIdentity;
+use super::median::ratio_of_medians;
 use super::programs::{self, Program};
 use super::scheduler::{Scheduler, SchedulerArgs, SchedulerKind, SchedulerSetup};
 use quotas::QuotasResult;
@@ -47,6 +48,9 @@ pub struct Args {
     /// Number of pods of a gang.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..))]
     size: u32,
+    /// How often the schedulers run in turn; medians are compared.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
     /// The loadmaster binary; by default that of the release profile.
     #[arg(long, value_name = "FILE")]
     loadmaster: Option<PathBuf>,
@@ -164,8 +168,11 @@ pub async fn run(args: &Args) -> Result<bool> {
         objects::install_definitions(&bench.api, &loadmaster).await?;
     }
     let mut results = Vec::new();
-    for &kind in args.scheduler.kinds() {
-        results.push(run_one(args, &bench, kind).await.with_context(|| kind.name())?);
+    for round in 1..=args.rounds {
+        for &kind in args.scheduler.kinds() {
+            let result = run_one(args, &bench, kind, round).await;
+            results.push(result.with_context(|| format!("{}, round {round}", kind.name()))?);
+        }
     }
     print_results(args, &results);
     let ours = results.iter().filter(|result| result.kind == SchedulerKind::Loadmaster);
@@ -177,19 +184,20 @@ pub async fn run(args: &Args) -> Result<bool> {
     Ok(is_right && (is_within_limits || !args.check))
 }
 
-async fn run_one(args: &Args, bench: &Bench, kind: SchedulerKind) -> Result<RunResult> {
+async fn run_one(args: &Args, bench: &Bench, kind: SchedulerKind, round: u32) -> Result<RunResult> {
     let Bench { plane, api, .. } = bench;
     let Args { gangs: n_gangs, size, .. } = *args;
-    let namespace = |name: &str| format!("{}-{name}", kind.name());
+    let prefix = format!("{}-{round}", kind.name());
+    let namespace = |name: &str| format!("{prefix}-{name}");
     let many =
         Waves { namespace: namespace("many"), n_gangs, size, n_room: n_gangs * 3 / 5 * size };
     let two = Waves { namespace: namespace("two"), n_gangs: 2, size, n_room: size + size / 2 };
-    let mut scheduler = bench.scheduler(kind, "gangs", gangs_profile()).await?;
+    let mut scheduler = bench.scheduler(kind, &format!("gangs-{round}"), gangs_profile()).await?;
     let waves = many.run(api, &mut scheduler.process, PATIENCE).await.context("many gangs")?;
     let pair = two.run(api, &mut scheduler.process, PATIENCE).await.context("two gangs")?;
     drop(scheduler);
-    let mut scheduler = bench.scheduler(kind, "quotas", quotas_profile()).await?;
-    let quotas = quotas::run(api, kind.name(), PATIENCE).await.context("quotas")?;
+    let mut scheduler = bench.scheduler(kind, &format!("quotas-{round}"), quotas_profile()).await?;
+    let quotas = quotas::run(api, &prefix, PATIENCE).await.context("quotas")?;
     scheduler.process.check_running()?;
     drop(scheduler);
 
@@ -209,7 +217,7 @@ async fn run_one(args: &Args, bench: &Bench, kind: SchedulerKind) -> Result<RunR
         faults.extend(history::gang_faults(&entries, &test.namespace, test.limits()));
     }
     faults.extend(quotas.faults.iter().cloned());
-    let [_, entitled @ ..] = quotas::namespaces(kind.name());
+    let [_, entitled @ ..] = quotas::namespaces(&prefix);
     for namespace in &entitled {
         let n = history::n_deleted_by(&entries, namespace, USER);
         if n > 0 {
@@ -245,10 +253,19 @@ fn print_results(args: &Args, results: &[RunResult]) {
 
 /// Prints how the two compare; whether Loadmaster is within the limits.
 fn compare(results: &[RunResult]) -> bool {
-    let [theirs, ours] = results else { return true };
-    let faster = ours.waves.pods_per_second() / theirs.waves.pods_per_second();
-    let cpu = ours.waves.cpu_seconds / theirs.waves.cpu_seconds;
-    println!("loadmaster / scheduler-plugins:");
+    let ratio = |figure: fn(&WavesResult) -> f64| {
+        let of = |kind: SchedulerKind| {
+            let of_kind = results.iter().filter(|result| result.kind == kind);
+            of_kind.map(|result| figure(&result.waves)).collect()
+        };
+        ratio_of_medians(of(SchedulerKind::Loadmaster), of(SchedulerKind::SchedulerPlugins))
+    };
+    let (Some(faster), Some(cpu)) =
+        (ratio(WavesResult::pods_per_second), ratio(|waves| waves.cpu_seconds))
+    else {
+        return true;
+    };
+    println!("loadmaster / scheduler-plugins, medians:");
     println!("  pods/s  {faster:.2} (required: at least {THROUGHPUT_RATIO_MIN})");
     println!("  CPU     {cpu:.3} (required: at most {CPU_RATIO_MAX})");
     faster >= THROUGHPUT_RATIO_MIN && cpu <= CPU_RATIO_MAX

@@ -96,8 +96,8 @@ async fn run_on_both(script: &Path, loadmaster: &Path) -> Result<(String, String
     Ok((real, ours))
 }
 
-/// Makes a real server deny the Events of its repair controllers: the controllers sometimes observe a service before its IP is
-/// allocated, and write an Event about that.
+/// Makes a real server deny the Events of its repair controllers, and deletes those of its start: the controllers sometimes observe a service
+/// before its IP is allocated, and write an Event about that.
 async fn deny_repair_events(api: &ApiClient) -> Result<()> {
     const REPAIRS: &str = "allocator-repair-controller";
     const NAME: &str = "e2e-no-repairs";
@@ -123,7 +123,11 @@ async fn deny_repair_events(api: &ApiClient) -> Result<()> {
         let response = api.request(Method::POST, path, event.to_string().into_bytes()).await?;
         Ok(response.status == 422)
     })
-    .await
+    .await?;
+    let events = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let deleted = api.request(Method::DELETE, events, Vec::new()).await?;
+    ensure!(deleted.status == 200, "deleting Events: status {}", deleted.status);
+    Ok(())
 }
 
 /// Runs a script and masks its output.

@@ -153,6 +153,26 @@ fn in_the_sample_of_quotas_each_tenant_ends_at_its_minimum() {
     assert_eq!(used("batch"), Some(12));
 }
 
+/// Two gangs fill the cluster. The controller, which runs in the same process, writes their phases.
+#[test]
+fn in_the_sample_of_gangs_the_first_two_run() {
+    let folder = Folder::new();
+    let args = ["up", "--sample", "gangs", "--stay", "--kubeconfig", "kubeconfig"];
+    let _up = folder.start(&args, "up.log");
+    wait_until("the cluster", || folder.read("up.log").contains("try:").then_some(()));
+    let client = Client::new(folder.path("kubeconfig"));
+    let status = |name: &str| {
+        let groups = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/training/podgroups";
+        client.get(&format!("{groups}/{name}")).1["status"].clone()
+    };
+    for name in ["resnet", "bert"] {
+        wait_until(name, || (status(name)["phase"] == "Running").then_some(()));
+        assert_eq!(status(name)["running"], 8);
+    }
+    wait_until("giant", || (status("giant")["phase"] == "Scheduling").then_some(()));
+    assert_eq!(status("giant")["running"].as_u64().unwrap_or_default(), 0);
+}
+
 #[test]
 fn a_sample_has_its_own_manifests() {
     let folder = Folder::new().with("app.yaml", MANIFESTS);

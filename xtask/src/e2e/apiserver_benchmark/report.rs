@@ -72,9 +72,7 @@ fn percentile(sorted: &[f64], share: f64) -> f64 {
 }
 
 fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    percentile(&sorted, 0.5)
+    super::super::median::median(values.to_vec()).unwrap_or(f64::NAN)
 }
 
 /// A row of the table: a value per server, its number of decimals, and a target for the last server.

@@ -3,7 +3,7 @@
 //! That nodes were reserved for all members before one was bound is not in the log, but what follows from it is: all members existed by
 //! then, there was room for all of them, and all were bound at about the same time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -81,16 +81,27 @@ fn n_used_by_others(gangs: &BTreeMap<&str, Gang>, name: &str, at: Timestamp) -> 
 
 fn gangs<'a>(entries: &'a [AuditEntry], namespace: &str) -> BTreeMap<&'a str, Gang> {
     let mut gangs: BTreeMap<&str, Gang> = BTreeMap::new();
-    let of_namespace = |entry: &&AuditEntry| entry.namespace == namespace && entry.is_success();
-    for entry in entries.iter().filter(of_namespace) {
+    // Pods of which no binding succeeded, but one may have been executed.
+    let (mut perhaps_bound, mut bound) = (BTreeMap::new(), BTreeSet::new());
+    for entry in entries.iter().filter(|entry| entry.namespace == namespace) {
         let Some(name) = gang_of(&entry.name) else { continue };
         let gang = gangs.entry(name).or_default();
         match (entry.verb.as_str(), entry.resource.as_str()) {
-            ("create", "pods") => gang.created.push(entry.received),
-            ("create", "pods/binding") => gang.bound.push(entry.received),
-            ("delete", "pods") => gang.deleted.push(entry.received),
+            ("create", "pods/binding") if entry.is_success() => {
+                gang.bound.push(entry.received);
+                bound.insert(entry.name.as_str());
+            }
+            ("create", "pods/binding") if entry.is_outcome_unknown() => {
+                perhaps_bound.insert(entry.name.as_str(), (name, entry.received));
+            }
+            ("create", "pods") if entry.is_success() => gang.created.push(entry.received),
+            ("delete", "pods") if entry.is_success() => gang.deleted.push(entry.received),
             _ => {}
         }
+    }
+    perhaps_bound.retain(|pod, _| !bound.contains(pod));
+    for (gang, received) in perhaps_bound.into_values() {
+        gangs.entry(gang).or_default().bound.push(received);
     }
     for gang in gangs.values_mut() {
         for times in [&mut gang.created, &mut gang.bound, &mut gang.deleted] {
@@ -124,7 +135,7 @@ mod tests {
             let received =
                 Timestamp::UNIX_EPOCH + SignedDuration::from_secs(words[0].parse().unwrap());
             let (verb, resource) = match words[1] {
-                "bind" => ("create", "pods/binding"),
+                "bind" | "bind-504" => ("create", "pods/binding"),
                 verb => (verb, "pods"),
             };
             AuditEntry {
@@ -135,7 +146,11 @@ mod tests {
                 name: words[2].to_owned(),
                 uid: String::new(),
                 body: Value::Null,
-                code: if verb == "delete" { 200 } else { 201 },
+                code: match words[1] {
+                    "bind-504" => 504,
+                    "delete" => 200,
+                    _ => 201,
+                },
                 received,
                 answered: received,
             }
@@ -157,6 +172,8 @@ mod tests {
     fn gangs_that_are_not_bound_as_a_whole_are_reported() {
         check(&[], &[]);
         check(&["3 bind a-0", "4 bind a-1"], &[]);
+        check(&["3 bind a-0", "4 bind-504 a-1"], &[]);
+        check(&["3 bind-504 a-0", "4 bind a-0"], &["a: 1 of 2 members were bound"]);
         check(&["3 bind a-0"], &["a: 1 of 2 members were bound"]);
         check(&["1 bind a-0", "3 bind a-1"], &["a: a member was bound before 2 existed"]);
         check(&["3 bind a-0", "9 bind a-1"], &["a: the members were bound within 6.0 s"]);
