@@ -193,7 +193,7 @@ fn pod(gang: u32, nth: u32) -> Value {
     let (job, name) = (format!("train-{gang}"), format!("train-{gang}-{nth}"));
     let sources = json!([{"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}}]);
     json!({
-        "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"),
+        "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"), "creationTimestamp": "1970-01-01T00:00:00Z",
             "labels": {"scheduling.x-k8s.io/pod-group": job, "batch.kubernetes.io/job-name": job,
                 "batch.kubernetes.io/job-completion-index": nth.to_string()},
             "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": format!("uid-{job}"), "controller": true}]},

@@ -30,13 +30,13 @@ use std::sync::Arc;
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::plugin_args;
 use loadmaster_framework::{
-    ActionType, ClusterEvent, EventObject, EventResource, ExtensionPoints, MonoTime, ObjectSlot,
-    PluginDef, PluginError, PluginLogger, PluginStateSlot, PluginStates, PodInfo, QueueingHint,
-    Rejection, SerialCx, WatchRequirement, World,
+    ActionType, ClusterEvent, EventResource, ExtensionPoints, MonoTime, ObjectSlot, PluginDef,
+    PluginError, PluginLogger, PluginStateSlot, PluginStates, PodInfo, QueueingHint, Rejection,
+    SerialCx, WatchRequirement, World,
 };
 use serde_json::Value;
 
-use crate::pod_group::{GroupKey, PodGroup, PodGroupSpec, old_pod_groups, pod_groups};
+use crate::pod_group::{GroupKey, PodGroup, old_pod_groups, pod_groups};
 use args::Args;
 use free_resources::check_free_resources;
 use groups::{Counts, Group, Groups, Place};
@@ -82,12 +82,10 @@ fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> 
     points.explain = Some(plugin.clone());
     points.pod_event_handler = Some(plugin.clone());
     points.object_event_handler = Some(plugin.clone());
-    let changed = ActionType::ADD | ActionType::UPDATE;
     let node_grew = ActionType::ADD | ActionType::UPDATE_NODE_ALLOCATABLE;
+    // New members and changes of the PodGroup activate the members of one group ([`points`]). Events would ask about all rejected pods, of which
+    // there may be thousands for each new pod.
     let events = [
-        ClusterEvent::new(EventResource::Pod, ActionType::ADD),
-        ClusterEvent::new(pod_groups().event_resource(), changed),
-        ClusterEvent::new(old_pod_groups().event_resource(), changed),
         ClusterEvent::new(EventResource::Node, node_grew),
         ClusterEvent::new(EventResource::AssignedPod, ActionType::DELETE),
     ];
@@ -131,25 +129,13 @@ impl Coscheduling {
             .map_err(|gap| Rejection::unresolvable(gap.to_string()))
     }
 
-    /// Queueing hint: whether an event may help a pod that this plugin rejected. New members and changes of the PodGroup activate all members
-    /// already ([`points`]); this covers pods whose attempt ends later.
+    /// Queueing hint: whether an event may help a pod that this plugin rejected. More room helps groups with `minResources`.
     fn may_help(&self, args: &QueueingHintArgs<'_>) -> bool {
         let Some(key) = group_of(args.pod) else { return false };
-        let Some(group) = self.group(args.states, &key) else { return false };
-        let concerns_group = match (args.old, args.new) {
-            (old, Some(EventObject::Other(object))) => {
-                let is_old = args.event.resource == old_pod_groups().event_resource();
-                let name = (&object.namespace, &object.name, is_old);
-                name == (&key.namespace, &key.name, key.is_old) && spec(old) != spec(args.new)
-            }
-            (None, Some(EventObject::Pod(added))) => group_of(added).as_ref() == Some(&key),
-            _ => {
-                let pod_group = self.pod_group(args.world, &key);
-                let waits_for_room = pod_group.is_some_and(|it| it.spec.min_resources.is_some());
-                waits_for_room && !group.is_trying
-            }
-        };
-        concerns_group && self.check(args.world, args.states, args.pod).is_ok()
+        let pod_group = self.pod_group(args.world, &key);
+        let waits_for_room = pod_group.is_some_and(|it| it.spec.min_resources.is_some())
+            && self.group(args.states, &key).is_some_and(|group| !group.is_trying);
+        waits_for_room && self.check(args.world, args.states, args.pod).is_ok()
     }
 
     /// Changes a group, and makes the keys of its pods be computed again if they depend on the change.
@@ -285,9 +271,4 @@ fn check_members(pod_group: &PodGroup, counts: Counts, pod: &PodInfo) -> Result<
 /// Whether the pod waits at Permit for this plugin.
 fn waits_here(world: &World, uid: &str) -> bool {
     world.waiting_pods().get(uid).is_some_and(|waiting| waiting.plugins.contains(&NAME))
-}
-
-/// The spec of the PodGroup of an event.
-fn spec<'a>(object: Option<EventObject<'a>>) -> Option<&'a PodGroupSpec> {
-    object?.watched_object::<PodGroup>().map(|pod_group| &pod_group.spec)
 }

@@ -364,24 +364,6 @@ fn pods_are_ordered_by_priority_time_and_group() {
 }
 
 #[test]
-fn events_of_the_own_group_wake_a_rejected_pod() {
-    let mut bench = bench_with_group(json!({}), json!({"minMember": 2}), 1);
-    let added = ClusterEvent::new(EventResource::UnschedulablePod, ActionType::ADD);
-    let hint = |bench: &mut PluginTestBench, new: &PodInfo| {
-        let (event, waiting) = (added.clone(), member("g-0", "g").into());
-        bench.queueing_hint(event, waiting, None, Some(EventObject::Pod(new))).unwrap()
-    };
-    let stranger = bench.add_pending_pod(member("h-0", "h")).unwrap();
-    assert_eq!(hint(&mut bench, &stranger), "Skip");
-    let second = bench.add_pending_pod(member("g-1", "g")).unwrap();
-    assert_eq!(hint(&mut bench, &second), "Queue");
-    assert_eq!(hint(&mut bench, &stranger), "Skip");
-    let third = bench.add_pending_pod(member("g-2", "g")).unwrap();
-    bench.post_filter(member("g-1", "g").into(), 0).unwrap();
-    assert_eq!(hint(&mut bench, &third), "Skip", "the group backs off");
-}
-
-#[test]
 fn events_of_nodes_wake_pods_that_wait_for_min_resources() {
     #[track_caller]
     fn check(min_resources: Value, want: &str) {
