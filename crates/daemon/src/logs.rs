@@ -3,7 +3,7 @@
 //!
 //! Events come from `tracing`. `error!` and `warn!` are always written; `info!` is verbosity 0 unless
 //! the event has a field `v`, `debug!` is 4, `trace!` is 6; events of HTTP and TLS libraries need a higher verbosity. Fields are
-//! key/value pairs; the fields of open spans precede those of the event.
+//! key/value pairs; the fields of open spans of these levels precede those of the event.
 //!
 //! ```
 //! tracing::info!(v = 2, pod = "ns/web", node = "a", "Bound");
@@ -222,9 +222,9 @@ struct KlogLayer {
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for KlogLayer {
+    /// Spans, too, are made only for the verbosity that shows events of their level: HTTP/2 has several for each frame.
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        metadata.is_span()
-            || self.logs.levels.verbosity_at(metadata) >= level::default_verbosity(metadata)
+        self.logs.levels.verbosity_at(metadata) >= level::default_verbosity(metadata)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {

@@ -223,3 +223,22 @@ fn response_bodies_are_never_logged() {
     });
     assert_eq!(text, "W…] \"Server cert bypassed\"\n");
 }
+
+#[test]
+fn spans_of_libraries_are_made_for_their_verbosity_only() {
+    #[track_caller]
+    fn check(args: &[&str], is_enabled: [bool; 4]) {
+        let (_, _) = written(args, |_| {
+            let spans = [
+                tracing::error_span!("service"),
+                tracing::debug_span!("cycle"),
+                tracing::debug_span!(target: "kube_client::builder", "request"),
+                tracing::trace_span!(target: "h2::codec", "frame"),
+            ];
+            assert_eq!(spans.map(|span| !span.is_disabled()), is_enabled, "{args:?}");
+        });
+    }
+    check(&[], [true, false, false, false]);
+    check(&["--v=4"], [true, true, false, false]);
+    check(&["--v=10"], [true, true, true, false]);
+}
