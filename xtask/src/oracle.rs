@@ -37,8 +37,8 @@ pub struct Args {
     /// Seed of the random number generator; from the clock by default.
     #[arg(long)]
     seed: Option<u64>,
-    /// Number of cases that kube-scheduler answers concurrently.
-    #[arg(long, default_value_t = 2)]
+    /// Number of cases that kube-scheduler answers concurrently; it mostly waits for its informers.
+    #[arg(long, default_value_t = 8)]
     workers: usize,
     /// Run so many preemption cases instead of cases of all kinds.
     #[arg(long, value_name = "CASES", conflicts_with = "cases")]
