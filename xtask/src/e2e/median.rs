@@ -23,4 +23,11 @@ mod tests {
         check(&[3.0, 1.0], Some(1.0));
         check(&[3.0, 1.0, 2.0], Some(2.0));
     }
+
+    #[test]
+    fn ratios() {
+        assert_eq!(ratio_of_medians(vec![1.0, 6.0, 90.0], vec![3.0]), Some(2.0));
+        assert_eq!(ratio_of_medians(vec![], vec![3.0]), None);
+        assert_eq!(ratio_of_medians(vec![1.0], vec![]), None);
+    }
 }
