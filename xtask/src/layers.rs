@@ -26,6 +26,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("framework", 2),
     ("config", 2),
     ("extender", 3),
+    ("legacy-plugins", 3),
     ("plugins", 3),
     ("scheduler-plugins", 3),
     ("engine", 4),
@@ -43,8 +44,16 @@ const ASYNC_LAYER: u32 = 5;
 const ASYNC: &[&str] = &["futures", "hyper", "kube", "rustls", "tokio"];
 
 /// Directories in `crates/` in which no modules import each other; in the others some still do.
-const CRATES_WITH_MODULE_ORDER: &[&str] =
-    &["client", "config", "engine", "framework", "plugins", "scheduler-plugins", "stdx"];
+const CRATES_WITH_MODULE_ORDER: &[&str] = &[
+    "client",
+    "config",
+    "engine",
+    "framework",
+    "legacy-plugins",
+    "plugins",
+    "scheduler-plugins",
+    "stdx",
+];
 
 /// The crates of plugins, and their modules that are no plugin and that every plugin of the crate may use.
 const PLUGIN_CRATES: &[(&str, &[&str])] = &[
@@ -60,6 +69,7 @@ const PLUGIN_CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     ("scheduler-plugins", &["elastic_quota", "normalized_node_score", "pod_group"]),
+    ("legacy-plugins", &["in_tree_volume_limits", "resource_args"]),
 ];
 
 /// Checks the dependencies between the workspace's crates, and the imports inside those whose modules are in order.

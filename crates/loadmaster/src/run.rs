@@ -51,6 +51,7 @@ pub(crate) fn run(
 /// Names of the out-of-tree plugins.
 fn out_of_tree(registry: &Registry) -> Vec<String> {
     let in_tree = loadmaster_plugins::in_tree_registry();
+    let in_tree = loadmaster_legacy_plugins::with_legacy_plugins(in_tree);
     let others = registry.iter().filter(|plugin| in_tree.get(plugin.name).is_none());
     others.map(|plugin| plugin.name.to_owned()).collect()
 }

@@ -22,11 +22,11 @@ pub mod priority_sort;
 pub mod scheduling_gates;
 pub mod taint_toleration;
 mod tolerations;
-mod utilization_shape;
+pub mod utilization_shape;
 pub mod volume_binding;
 pub mod volume_restrictions;
 pub mod volume_zone;
-mod volumes;
+pub mod volumes;
 
 use loadmaster_framework::{Code, PluginDef, Registry};
 

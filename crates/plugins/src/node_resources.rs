@@ -1,9 +1,11 @@
 //! NodeResourcesFit ([`fit`]) and NodeResourcesBalancedAllocation ([`balanced_allocation`]), and the code that both share.
 //!
 //! Read [`resource_amounts`] (requested and allocatable amounts), then [`score_formula`] (the scores, as upstream defines
-//! them), then [`simd`] (the same scores over whole columns).
+//! them), then [`simd`] (the same scores over whole columns). [`allocation_score`] offers the scoring strategies of NodeResourcesFit
+//! to plugins that only score.
 
-mod args;
+pub mod allocation_score;
+pub mod args;
 pub mod balanced_allocation;
 mod column_scorer;
 pub mod fit;

@@ -15,7 +15,7 @@
 
 mod args;
 mod constraint;
-mod default_selector;
+pub mod default_selector;
 mod evaluator;
 mod filter;
 mod hints;

@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 /// A point as it is configured.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct UtilizationShapePoint {
+pub struct UtilizationShapePoint {
+    /// In percent.
     pub utilization: i32,
+    /// In `0..=10`.
     pub score: i32,
 }
 
@@ -16,6 +18,11 @@ pub(crate) const SHAPE_SCORE_MAX: i32 = 10;
 
 /// What is wrong with the points, with paths relative to their list.
 pub(crate) fn validate_shape(shape: &[UtilizationShapePoint]) -> Vec<FieldError> {
+    validate_shape_with(shape, "values must be sorted in increasing order")
+}
+
+/// The same with another text for points that are not sorted: kube-scheduler has changed it.
+pub fn validate_shape_with(shape: &[UtilizationShapePoint], unsorted: &str) -> Vec<FieldError> {
     if shape.is_empty() {
         return vec![FieldError::required("", "at least one point must be specified")];
     }
@@ -23,8 +30,8 @@ pub(crate) fn validate_shape(shape: &[UtilizationShapePoint]) -> Vec<FieldError>
     if let Some(at) =
         (1..shape.len()).find(|at| shape[at - 1].utilization >= shape[*at].utilization)
     {
-        let why = "values must be sorted in increasing order";
-        errors.push(FieldError::invalid(format!("[{at}].utilization"), shape[at].utilization, why));
+        let path = format!("[{at}].utilization");
+        errors.push(FieldError::invalid(path, shape[at].utilization, unsorted));
     }
     for (at, point) in shape.iter().enumerate() {
         for (field, value, max) in

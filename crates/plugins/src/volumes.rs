@@ -16,7 +16,7 @@ pub(crate) const WAIT_FOR_FIRST_CONSUMER: &str = "WaitForFirstConsumer";
 
 /// A kind around volumes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum StorageKind {
+pub enum StorageKind {
     PersistentVolumeClaim,
     PersistentVolume,
     StorageClass,
@@ -27,7 +27,8 @@ pub(crate) enum StorageKind {
 }
 
 impl StorageKind {
-    pub(crate) fn gvr(self) -> Gvr {
+    /// Group, version and resource.
+    pub fn gvr(self) -> Gvr {
         let (group, resource) = match self {
             StorageKind::PersistentVolumeClaim => ("", "persistentvolumeclaims"),
             StorageKind::PersistentVolume => ("", "persistentvolumes"),
@@ -42,7 +43,7 @@ impl StorageKind {
 
     /// Watches the kind for keys and for extension points that are not incremental. As upstream's informers, the initial list is waited
     /// for.
-    pub(crate) fn watch_in_keys<T>(self, points: &mut ExtensionPoints) -> ObjectSlot<T>
+    pub fn watch_in_keys<T>(self, points: &mut ExtensionPoints) -> ObjectSlot<T>
     where
         T: DeserializeOwned + Send + Sync + 'static,
     {
@@ -91,9 +92,10 @@ fn source_json(volume: &Volume) -> String {
 }
 
 /// Upstream's error of a lister for an object that does not exist.
-pub(crate) struct NotFound<'a> {
+pub struct NotFound<'a> {
     /// The singular name of the resource, such as `persistentvolumeclaim`.
     pub resource: &'static str,
+    /// The name of the object.
     pub name: &'a str,
 }
 
@@ -108,7 +110,7 @@ impl fmt::Display for NotFound<'_> {
 /// # Errors
 ///
 /// Upstream's text if it was not.
-pub(crate) fn check_is_for_pod(pod: &PodInfo, claim: &PersistentVolumeClaim) -> Result<(), String> {
+pub fn check_is_for_pod(pod: &PodInfo, claim: &PersistentVolumeClaim) -> Result<(), String> {
     let StorageMeta { namespace, name, owner_references, .. } = &claim.metadata;
     let mut owners = owner_references.iter();
     let controller = owners.find(|owner| owner.controller == Some(true));

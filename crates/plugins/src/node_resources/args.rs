@@ -1,4 +1,4 @@
-//! What the arguments of both plugins have in common.
+//! What the arguments of the plugins for node resources have in common.
 
 use loadmaster_framework::FieldError;
 use loadmaster_framework::resources::{RESOURCE_CPU, RESOURCE_MEMORY};
@@ -8,14 +8,15 @@ use serde_json::Value;
 /// A resource with its weight.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct ResourceSpec {
+pub struct ResourceSpec {
+    /// Such as `cpu` or `example.com/gpu`.
     pub name: String,
     /// 1 when absent or 0.
     pub weight: i64,
 }
 
 /// Upstream's defaults: CPU and memory when there is no list, 1 for weights that are not set.
-pub(super) fn complete(resources: &mut Vec<ResourceSpec>) {
+pub fn complete(resources: &mut Vec<ResourceSpec>) {
     if resources.is_empty() {
         resources.extend(
             [RESOURCE_CPU, RESOURCE_MEMORY]

@@ -50,7 +50,7 @@ fn mean(amounts: impl Iterator<Item = ResourceAmount>, score: fn(&ResourceAmount
     let (mut sum, mut weights) = (0i64, 0i64);
     for amount in amounts {
         sum = sum.wrapping_add(score(&amount).wrapping_mul(amount.weight));
-        weights += amount.weight;
+        weights = weights.wrapping_add(amount.weight);
     }
     if weights == 0 { 0 } else { sum.wrapping_div(weights) }
 }
@@ -64,7 +64,7 @@ fn rounded_mean_of_positive(
         let score = score(&amount);
         if score > 0 {
             sum = sum.wrapping_add(score.wrapping_mul(amount.weight));
-            weights += amount.weight;
+            weights = weights.wrapping_add(amount.weight);
         }
     }
     if weights == 0 { 0 } else { (sum as f64 / weights as f64).round() as i64 }

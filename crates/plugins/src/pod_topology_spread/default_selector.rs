@@ -11,7 +11,7 @@ use loadmaster_stdx::Map;
 
 /// The merged selectors of a pod's services and of the ReplicationController, ReplicaSet or
 /// StatefulSet that owns it (upstream's `DefaultSelector`); empty when there is none of them.
-pub(super) fn default_selector(cluster: &ClusterObjects, pod: &PodTemplate) -> Selector {
+pub fn default_selector(cluster: &ClusterObjects, pod: &PodTemplate) -> Selector {
     let mut pairs = service_pairs(cluster, pod);
     let of_owner = match pod.controller.as_ref() {
         Some(owner) => match (owner.api_version.as_str(), owner.kind.as_str()) {

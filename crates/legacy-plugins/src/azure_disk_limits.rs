@@ -1,0 +1,44 @@
+//! AzureDiskLimits: a pod fits on nodes that can have its Azure disks besides those that are there.
+//!
+//! | | |
+//! | --- | --- |
+//! | extension points | Filter |
+//! | woken by | node added or its limit changed, pod with volumes deleted, CSINode with the migration of these volumes |
+//! | upstream | `plugins/nodevolumelimits/non_csi.go`, 1.25 |
+//! | deviations | the limit for all nodes is an argument, upstream reads the environment; a disk is identified by its URI, in upstream by its name |
+//! | cost | O(volumes of the pods on the node) per node; nothing for pods without such volumes |
+//!
+//! [`crate::in_tree_volume_limits`] defines what counts.
+
+use loadmaster_api::DiskSource;
+use loadmaster_framework::plugin_args;
+use loadmaster_framework::{ExtensionPoints, PluginDef, PluginError};
+use serde_json::Value;
+
+use crate::in_tree_volume_limits::{self, InTreeVolumePlugin, LimitArgs};
+
+pub const NAME: &str = "AzureDiskLimits";
+
+pub const DEF: PluginDef = PluginDef {
+    name: NAME,
+    build,
+    args: Some(plugin_args::default_and_validate_args::<LimitArgs>),
+};
+
+/// The default limit (upstream's `defaultMaxAzureDiskVolumes`).
+const LIMIT: i64 = 16;
+
+static AZURE_DISK: InTreeVolumePlugin = InTreeVolumePlugin {
+    name: NAME,
+    in_tree_name: "kubernetes.io/azure-disk",
+    limit_resource: "attachable-volumes-azure-disk",
+    disk_id: |disk| match disk {
+        DiskSource::AzureDisk(disk) => Some(&disk.disk_uri),
+        _ => None,
+    },
+    default_limit: |_| LIMIT,
+};
+
+fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
+    in_tree_volume_limits::build(&AZURE_DISK, points, args)
+}
