@@ -5,13 +5,15 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use serde_path_to_error::{Path, Segment};
 
+use crate::suggestion::did_you_mean;
 use crate::v1::{API_VERSION, KIND};
+use crate::version::ConfigVersion;
 
 /// At most this many errors are reported per file; each one costs another pass over the file.
 const ERRORS_MAX: usize = 50;
 
-/// Checks `apiVersion` and `kind` and removes them from the object.
-pub(crate) fn take_type_meta(value: &mut Value) -> Result<(), FieldError> {
+/// Checks `apiVersion` and `kind` and removes them from the object; returns the version.
+pub(crate) fn take_type_meta(value: &mut Value) -> Result<ConfigVersion, FieldError> {
     let Value::Object(object) = value else {
         return Err(FieldError {
             path: String::new(),
@@ -21,19 +23,49 @@ pub(crate) fn take_type_meta(value: &mut Value) -> Result<(), FieldError> {
     let kind = take_text(object, "kind")?;
     let version = take_text(object, "apiVersion")?;
     match (kind.as_str(), version.as_str()) {
-        (KIND, API_VERSION) => Ok(()),
         ("", _) => Err(FieldError::required("kind", format_args!("{KIND:?} is expected"))),
         (_, "") => {
             Err(FieldError::required("apiVersion", format_args!("{API_VERSION:?} is expected")))
         }
-        _ => Err(FieldError {
-            path: if kind == KIND { "apiVersion" } else { "kind" }.to_owned(),
-            text: format!(
+        (KIND, _) if let Some(version) = ConfigVersion::from_api_version(&version) => Ok(version),
+        _ => {
+            let known = ConfigVersion::ALL.map(ConfigVersion::api_version);
+            let (path, suggestion) = if kind == KIND {
+                ("apiVersion", did_you_mean(&version, known))
+            } else {
+                ("kind", did_you_mean(&kind, [KIND]))
+            };
+            let text = format!(
                 "no kind {kind:?} is registered for version {version:?}: \
-                 this scheduler reads {KIND} of {API_VERSION}"
-            ),
-        }),
+                 this scheduler reads {KIND} of {API_VERSION} and older versions{suggestion}"
+            );
+            Err(FieldError { path: path.to_owned(), text })
+        }
     }
+}
+
+/// The error of a field that is not among `known`, in serde's words.
+pub(crate) fn unknown_field(field: &str, known: &[&str]) -> FieldError {
+    let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+    let names = match &names[..] {
+        [one] => one.clone(),
+        [one, other] => format!("{one} or {other}"),
+        all => format!("one of {}", all.join(", ")),
+    };
+    FieldError {
+        path: field.to_owned(),
+        text: format!("unknown field `{field}`, expected {names}"),
+    }
+}
+
+/// Adds a suggestion to the text of an error about an unknown field.
+pub(crate) fn with_suggestion(mut error: FieldError) -> FieldError {
+    let Some(rest) = error.text.strip_prefix("unknown field `") else { return error };
+    let Some((field, known)) = rest.split_once("`, expected ") else { return error };
+    let known = known.split('`').skip(1).step_by(2);
+    let suggestion = did_you_mean(field, known);
+    error.text += &suggestion;
+    error
 }
 
 /// Removes a field and returns its text; empty when absent.
@@ -62,6 +94,57 @@ pub(crate) fn drop_nulls(value: &mut Value) {
                     *element = Value::Object(Map::new());
                 }
                 drop_nulls(element);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The objects of a configuration, by path; `*` stands for any element or member. serde would take a list for a struct.
+const OBJECTS: &[&[&str]] = &[
+    &["leaderElection"],
+    &["clientConnection"],
+    &["profiles", "*"],
+    &["profiles", "*", "plugins"],
+    &["profiles", "*", "plugins", "*"],
+    &["profiles", "*", "plugins", "*", "enabled", "*"],
+    &["profiles", "*", "plugins", "*", "disabled", "*"],
+    &["profiles", "*", "pluginConfig", "*"],
+    &["extenders", "*"],
+    &["extenders", "*", "tlsConfig"],
+    &["extenders", "*", "managedResources", "*"],
+];
+
+/// Replaces lists that stand where an object is expected by empty objects; returns the errors.
+pub(crate) fn reject_lists_as_objects(value: &mut Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for path in OBJECTS {
+        reject_lists(value, path, String::new(), &mut errors);
+    }
+    errors
+}
+
+fn reject_lists(value: &mut Value, path: &[&str], at: String, errors: &mut Vec<FieldError>) {
+    let Some((first, rest)) = path.split_first() else {
+        if value.is_array() {
+            let text = "invalid type: sequence, expected an object".to_owned();
+            errors.push(FieldError { path: at, text });
+            *value = Value::Object(Map::new());
+        }
+        return;
+    };
+    match value {
+        Value::Array(elements) if *first == "*" => {
+            for (idx, element) in elements.iter_mut().enumerate() {
+                reject_lists(element, rest, format!("{at}[{idx}]"), errors);
+            }
+        }
+        Value::Object(members) => {
+            for (name, member) in members {
+                if *first == "*" || first == name {
+                    let dot = if at.is_empty() { "" } else { "." };
+                    reject_lists(member, rest, format!("{at}{dot}{name}"), errors);
+                }
             }
         }
         _ => {}

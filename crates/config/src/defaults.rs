@@ -8,10 +8,12 @@ use crate::default_values::{
 };
 use crate::duration::Duration;
 use crate::gates::AllFeatureGates;
+use crate::merge::{MergeRule, merge_plugin_set};
 use crate::v1::{
-    ClientConnection, LeaderElection, Plugin, PluginSet, Plugins, SchedulerConfiguration,
-    SchedulerProfile, WrittenConfiguration, WrittenProfile,
+    ClientConnection, LeaderElection, Plugin, Plugins, SchedulerConfiguration, SchedulerProfile,
+    WrittenConfiguration, WrittenProfile,
 };
+use crate::version::ConfigVersion;
 
 /// The default plugins of a profile, all of them enabled in `multiPoint`.
 pub fn default_plugins(gates: &AllFeatureGates) -> Vec<Plugin> {
@@ -23,12 +25,32 @@ pub fn default_plugins(gates: &AllFeatureGates) -> Vec<Plugin> {
     plugins.map(|(name, weight)| Plugin { name: (*name).to_owned(), weight: *weight }).collect()
 }
 
+/// The default plugins of v1beta3: those of v1, and the limits of in-tree volumes.
+fn v1beta3_default_plugins(gates: &AllFeatureGates) -> Vec<Plugin> {
+    let plugin = |name: &str| Plugin { name: name.to_owned(), weight: 0 };
+    default_plugins(gates)
+        .into_iter()
+        .flat_map(|default| match &*default.name {
+            "NodeVolumeLimits" => {
+                vec![plugin("EBSLimits"), plugin("GCEPDLimits"), default, plugin("AzureDiskLimits")]
+            }
+            _ => vec![default],
+        })
+        .collect()
+}
+
 /// Fills in all defaults, except those of plugin arguments.
 pub(crate) fn complete(
     written: WrittenConfiguration,
+    version: ConfigVersion,
     gates: &AllFeatureGates,
 ) -> SchedulerConfiguration {
     let enable_profiling = written.enable_profiling.unwrap_or(true);
+    let default_plugins = if version == ConfigVersion::V1Beta3 {
+        v1beta3_default_plugins(gates)
+    } else {
+        default_plugins(gates)
+    };
     let mut profiles = written.profiles;
     if profiles.is_empty() {
         profiles.push(WrittenProfile::default());
@@ -50,7 +72,7 @@ pub(crate) fn complete(
         pod_max_backoff_seconds: written.pod_max_backoff_seconds.unwrap_or(POD_MAX_BACKOFF_SECONDS),
         profiles: profiles
             .into_iter()
-            .map(|profile| complete_profile(profile, scheduler_name, gates))
+            .map(|profile| complete_profile(profile, scheduler_name, &default_plugins))
             .collect(),
         extenders: written.extenders,
         delay_cache_until_active: written.delay_cache_until_active,
@@ -60,12 +82,12 @@ pub(crate) fn complete(
 fn complete_profile(
     written: WrittenProfile,
     scheduler_name: &str,
-    gates: &AllFeatureGates,
+    default_plugins: &[Plugin],
 ) -> SchedulerProfile {
     SchedulerProfile {
         scheduler_name: written.scheduler_name.unwrap_or_else(|| scheduler_name.to_owned()),
         percentage_of_nodes_to_score: written.percentage_of_nodes_to_score,
-        plugins: merge(default_plugins(gates), written.plugins),
+        plugins: merge(default_plugins.to_vec(), written.plugins),
         plugin_config: written.plugin_config,
     }
 }
@@ -111,7 +133,8 @@ pub(crate) fn client_connection(mut it: ClientConnection) -> ClientConnection {
 /// Merges the plugin sets of a profile with the default ones. Only `multiPoint` has defaults.
 fn merge(defaults: Vec<Plugin>, written: Plugins) -> Plugins {
     let mut merged = written;
-    merged.multi_point = merge_set(defaults, std::mem::take(&mut merged.multi_point));
+    let multi_point = merge_plugin_set(defaults, &merged.multi_point, MergeRule::ReplaceInPlace);
+    merged.multi_point.enabled = multi_point.into_iter().map(|(plugin, _)| plugin).collect();
     // The weight of a disabled plugin has no effect and is removed, at every extension point.
     for set in merged.sets_mut() {
         for plugin in &mut set.disabled {
@@ -119,27 +142,4 @@ fn merge(defaults: Vec<Plugin>, written: Plugins) -> Plugins {
         }
     }
     merged
-}
-
-/// The default plugins that are not disabled, each replaced in place by the last custom plugin of its
-/// name; then the other custom plugins in order (upstream's `mergePluginSet`). A name that occurs twice
-/// stays twice and is rejected when the set is expanded.
-fn merge_set(defaults: Vec<Plugin>, written: PluginSet) -> PluginSet {
-    let mut replacing = vec![false; written.enabled.len()];
-    let mut enabled = Vec::with_capacity(defaults.len() + written.enabled.len());
-    for default in defaults {
-        if written.disables(&default.name) {
-            continue;
-        }
-        match written.enabled.iter().rposition(|plugin| plugin.name == default.name) {
-            Some(idx) => {
-                replacing[idx] = true;
-                enabled.push(written.enabled[idx].clone());
-            }
-            None => enabled.push(default),
-        }
-    }
-    let rest = written.enabled.into_iter().zip(replacing).filter(|(_, replacing)| !replacing);
-    enabled.extend(rest.map(|(plugin, _)| plugin));
-    PluginSet { enabled, disabled: written.disabled }
 }

@@ -23,6 +23,11 @@ impl Duration {
         Duration(secs.saturating_mul(SECOND as i64))
     }
 
+    /// A number of nanoseconds.
+    pub const fn from_nanos(nanos: i64) -> Self {
+        Duration(nanos)
+    }
+
     /// Nanoseconds.
     pub const fn as_nanos(self) -> i64 {
         self.0

@@ -56,3 +56,14 @@ pub fn in_tree_extension_points(name: &str) -> Option<ExtensionPointSet> {
 pub fn in_tree_plugin_names() -> impl Iterator<Item = &'static str> {
     PLUGINS.iter().map(|(name, _)| *name)
 }
+
+/// Plugins of older versions that v1 does not have.
+pub(crate) const OLD_PLUGINS: &[&str] = &[
+    "NodeLabel",
+    "ServiceAffinity",
+    "NodePreferAvoidPods",
+    "NodeResourcesLeastAllocated",
+    "NodeResourcesMostAllocated",
+    "RequestedToCapacityRatio",
+    "SelectorSpread",
+];

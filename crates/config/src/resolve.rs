@@ -8,12 +8,14 @@ use serde_json::Value;
 
 use crate::args::ArgsByPlugin;
 use crate::defaults;
-use crate::expand::{ExpandError, ExpandedPlugins, expand_plugin_sets};
+use crate::expand::{ExpandError, ExpandErrorKind, ExpandedPlugins, expand_plugin_sets};
 use crate::extension_point::{ExtensionPoint, ExtensionPointSet};
 use crate::gates::AllFeatureGates;
 use crate::in_tree_plugins;
+use crate::suggestion::did_you_mean;
 use crate::unsupported;
 use crate::v1::{Extender, SchedulerConfiguration, SchedulerProfile};
+use crate::volume_limits;
 
 /// The plugin that ignores resources managed by extenders.
 const NODE_RESOURCES_FIT: &str = "NodeResourcesFit";
@@ -79,6 +81,8 @@ pub(crate) struct Resolver<'a> {
     pub gates: &'a AllFeatureGates,
     pub features: &'a FeatureGates,
     pub written: &'a Value,
+    /// The file is of an older version, in which the limits of in-tree volumes are plugins.
+    pub is_old: bool,
 }
 
 impl Resolver<'_> {
@@ -137,7 +141,10 @@ impl Resolver<'_> {
         // An in-tree plugin has upstream's extension points, and those that the plugin of that name has
         // registered for.
         let implements = |name: &str| match (
-            implemented.get(name).copied(),
+            implemented
+                .get(name)
+                .copied()
+                .filter(|_| self.is_old || !volume_limits::PLUGINS.contains(&name)),
             in_tree_plugins::in_tree_extension_points(name),
         ) {
             (None, None) => None,
@@ -159,6 +166,30 @@ impl Resolver<'_> {
         });
         args.retain(|name, _| implemented.contains_key(name.as_str()));
         Ok((points, built, args))
+    }
+
+    /// Errors for enabled plugins that do not exist; for a configuration with other errors, whose plugins cannot be built.
+    pub fn unknown_plugins(&self, config: &SchedulerConfiguration) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        for (idx, profile) in config.profiles.iter().enumerate() {
+            for (at, set) in profile.plugins.plugin_sets() {
+                for name in set.enabled.iter().map(|plugin| plugin.name.clone()) {
+                    let is_known = self.registry.get(&name).is_some()
+                        || in_tree_plugins::in_tree_extension_points(&name).is_some()
+                        || unsupported::has_unknown_points(&name, self.registry);
+                    if is_known || name.is_empty() {
+                        continue;
+                    }
+                    let plugin = Some(name.clone());
+                    let kind = match ExtensionPoint::ALL.iter().find(|it| it.field_name() == at) {
+                        Some(point) => ExpandErrorKind::Unknown { point: *point, name },
+                        _ => ExpandErrorKind::UnknownInMultiPoint { name },
+                    };
+                    errors.push(self.expand_error(idx, &ExpandError { at, plugin, kind }));
+                }
+            }
+        }
+        errors
     }
 
     /// Errors for plugins that are not implemented and not enabled by default.
@@ -212,7 +243,14 @@ impl Resolver<'_> {
 
     fn expand_error(&self, idx: usize, error: &ExpandError) -> FieldError {
         let path = self.path_of(idx, error.at, error.plugin.as_deref());
-        FieldError { path, text: error.kind.to_string() }
+        let mut text = error.kind.to_string();
+        if let ExpandErrorKind::Unknown { name, .. }
+        | ExpandErrorKind::UnknownInMultiPoint { name } = &error.kind
+        {
+            let known = self.registry.iter().map(|plugin| plugin.name);
+            text += &did_you_mean(name, known.chain(in_tree_plugins::in_tree_plugin_names()));
+        }
+        FieldError { path, text }
     }
 
     /// The path of a plugin in the file, of its last entry; the path of the set when the plugin is enabled

@@ -97,6 +97,19 @@ pub(crate) fn plugin_note(profiles: &[SchedulerProfile], registry: &Registry) ->
     Some(format!("enabled plugins that this version of Loadmaster does not implement: {names}"))
 }
 
+/// The note on plugins of older versions in a v1 configuration, which kube-scheduler would reject.
+pub(crate) fn old_plugin_note(profiles: &[SchedulerProfile]) -> Option<String> {
+    let names: Vec<&str> = in_tree_plugins::OLD_PLUGINS
+        .iter()
+        .copied()
+        .filter(|name| {
+            profiles.iter().any(|profile| profile.plugins.enabled_names().contains(name))
+        })
+        .collect();
+    let names = (!names.is_empty()).then(|| names.join(", "))?;
+    Some(format!("enabled plugins that kube-scheduler 1.36 does not have: {names}"))
+}
+
 /// The note on fields that are not at their defaults and have no effect: the number of goroutines, and Go's contention profiler.
 pub(crate) fn no_effect_note(config: &SchedulerConfiguration) -> Option<String> {
     let changed = [

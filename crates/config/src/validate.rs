@@ -9,16 +9,14 @@ use crate::v1::{
     API_VERSION, ClientConnection, Extender, LeaderElection, PluginConfig, SchedulerConfiguration,
     SchedulerProfile,
 };
-
-/// Plugins that were removed from kube-scheduler.
-const REMOVED_PLUGINS: &[&str] = &["AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits"];
+use crate::volume_limits;
 
 /// The only supported lock kind.
 const RESOURCE_LOCK: &str = "leases";
 
 /// All errors of a configuration, except those of plugin arguments and of the expansion of plugin
-/// sets.
-pub(crate) fn validate(config: &SchedulerConfiguration) -> Vec<FieldError> {
+/// sets. With `is_old`, it was written in an older version, which had plugins that v1 rejects.
+pub(crate) fn validate(config: &SchedulerConfiguration, is_old: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     client_connection(&config.client_connection, &mut errors);
     leader_election(&config.leader_election, &mut errors);
@@ -28,7 +26,7 @@ pub(crate) fn validate(config: &SchedulerConfiguration) -> Vec<FieldError> {
     }
     for (i, profile) in config.profiles.iter().enumerate() {
         let path = format!("profiles[{i}]");
-        validate_profile(&path, profile, &mut errors);
+        validate_profile(&path, profile, is_old, &mut errors);
         if config.profiles[..i].iter().any(|other| other.scheduler_name == profile.scheduler_name) {
             errors.push(FieldError::duplicate(
                 format!("{path}.schedulerName"),
@@ -117,7 +115,12 @@ fn percentage(path: String, value: i32, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn validate_profile(path: &str, profile: &SchedulerProfile, errors: &mut Vec<FieldError>) {
+fn validate_profile(
+    path: &str,
+    profile: &SchedulerProfile,
+    is_old: bool,
+    errors: &mut Vec<FieldError>,
+) {
     if profile.scheduler_name.is_empty() {
         errors.push(required(format!("{path}.schedulerName")));
     }
@@ -129,7 +132,9 @@ fn validate_profile(path: &str, profile: &SchedulerProfile, errors: &mut Vec<Fie
     {
         for (i, plugin) in profile.plugins.at_extension_point(point).enabled.iter().enumerate() {
             let path = format!("{path}.plugins.{}.enabled[{i}]", point.field_name());
-            removed_plugin(path, &plugin.name, errors);
+            if !is_old {
+                removed_plugin(path, &plugin.name, errors);
+            }
         }
     }
     for (i, PluginConfig { name, .. }) in profile.plugin_config.iter().enumerate() {
@@ -137,12 +142,14 @@ fn validate_profile(path: &str, profile: &SchedulerProfile, errors: &mut Vec<Fie
         if profile.plugin_config[..i].iter().any(|other| other.name == *name) {
             errors.push(FieldError::duplicate(path.clone(), name));
         }
-        removed_plugin(path, name, errors);
+        if !is_old {
+            removed_plugin(path, name, errors);
+        }
     }
 }
 
 fn removed_plugin(path: String, name: &str, errors: &mut Vec<FieldError>) {
-    if REMOVED_PLUGINS.contains(&name) {
+    if volume_limits::PLUGINS.contains(&name) {
         let why = format!(
             "was invalid in version \"v1\" (KubeSchedulerConfiguration is version {API_VERSION:?})"
         );

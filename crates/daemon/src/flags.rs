@@ -31,7 +31,7 @@ pub use groups::{
 };
 pub use legacy::LegacyFlags;
 pub use pflag::NamedCertKey;
-pub use program::{Program, is_kube_scheduler, program_name};
+pub use program::{Program, hyperkube_scheduler_flags, is_kube_scheduler, program_name};
 pub(crate) use validate::is_metric_label;
 pub(crate) use versions::platform;
 pub use versions::{KUBERNETES_VERSION, Version, Versions, VersionsError};

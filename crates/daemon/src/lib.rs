@@ -18,7 +18,7 @@ pub mod run;
 pub mod serve;
 mod startup;
 
-pub use load_config::{LoadConfigError, LoadedConfig};
+pub use load_config::{LoadConfigError, LoadedConfig, ReadConfigMapError, ReadPolicyError};
 pub use startup::{
     CompletedConfig, EarlyExit, StartupConfig, load_startup_config, load_startup_config_or,
 };

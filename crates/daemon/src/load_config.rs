@@ -1,16 +1,20 @@
 //! Loads the configuration: merges flags and the configuration file, and validates the result.
 
-use loadmaster_api::document::{Document, DocumentError, LocatedError};
-use loadmaster_config::v1::PluginConfig;
+mod policy;
+
+use loadmaster_api::document::{Document, DocumentError};
+use loadmaster_config::v1::{PluginConfig, SchedulerProfile};
 use loadmaster_config::{
-    AllFeatureGates, CheckedConfiguration, Duration, FeatureGateError, ResolvedProfile,
-    SchedulerConfiguration, check_configuration_with_overrides,
-    check_default_configuration_with_overrides,
+    AllFeatureGates, CheckedConfiguration, ConfigurationDocuments, ConfigurationError, Duration,
+    FeatureGateError, ResolvedProfile, SchedulerConfiguration, VOLUME_LIMIT_PLUGINS,
+    check_documents_with_overrides,
 };
-use loadmaster_framework::{FieldError, Registry};
-use serde_json::json;
+use loadmaster_framework::Registry;
+use serde_json::{Value, json};
 
 use crate::flags::{Options, Versions, VersionsError};
+
+pub use policy::{ReadConfigMapError, ReadPolicyError};
 
 /// The maximum size of a configuration file.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
@@ -50,12 +54,12 @@ pub enum LoadConfigError {
     /// The file of `--config` cannot be read.
     #[error(transparent)]
     Document(#[from] DocumentError),
-    /// The file of `--config` is invalid: one line per error, with its position.
+    /// The Policy cannot be read.
+    #[error(transparent)]
+    Policy(#[from] ReadPolicyError),
+    /// The configuration is invalid: one line per error, with its position if it is in a file.
     #[error("{}", join(.0))]
-    File(Vec<LocatedError>),
-    /// The configuration given by flags alone is invalid.
-    #[error("{}", join(.0))]
-    Fields(Vec<FieldError>),
+    Configuration(Vec<ConfigurationError>),
 }
 
 fn join<E: ToString>(errors: &[E]) -> String {
@@ -93,19 +97,18 @@ impl Options {
             "" => default.cloned(),
             file => Some(Document::read(file, Some(CONFIG_BYTES_MAX))?),
         };
-        let CheckedConfiguration { config, profiles, notes } = match document {
-            None => check_default_configuration_with_overrides(registry, &gates, |config| {
-                self.apply_deprecated(config);
-                self.apply_leader_election(config);
-            })
-            .map_err(LoadConfigError::Fields)?,
-            Some(document) => {
-                check_configuration_with_overrides(&document, registry, &gates, |config| {
-                    self.apply_leader_election(config)
-                })
-                .map_err(LoadConfigError::File)?
+        let policy = self.read_policy(document.as_ref())?;
+        let documents =
+            ConfigurationDocuments { configuration: document.as_ref(), policy: policy.as_ref() };
+        let checked = check_documents_with_overrides(documents, registry, &gates, |config| {
+            if document.is_none() {
+                self.apply_deprecated(config, policy.is_some());
             }
-        };
+            self.apply_leader_election(config);
+            apply_max_volumes(config, max_volumes_variable().as_deref());
+        });
+        let CheckedConfiguration { config, profiles, notes } =
+            checked.map_err(LoadConfigError::Configuration)?;
         Ok(LoadedConfig {
             config,
             profiles,
@@ -144,7 +147,7 @@ impl Options {
         }
     }
 
-    fn apply_deprecated(&self, config: &mut SchedulerConfiguration) {
+    fn apply_deprecated(&self, config: &mut SchedulerConfiguration, has_policy: bool) {
         let flags = &self.deprecated;
         let client = &mut config.client_connection;
         if self.is_given("profiling") {
@@ -171,8 +174,13 @@ impl Options {
             }
             if let Some(weight) = self.legacy.hard_pod_affinity_weight {
                 let args = json!({"hardPodAffinityWeight": weight});
-                let name = "InterPodAffinity".to_owned();
-                profile.plugin_config.push(PluginConfig { name, args });
+                add_arguments(profile, "InterPodAffinity", args);
+            }
+            if self.legacy.prefers_used_nodes && !has_policy {
+                let resources =
+                    json!([{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]);
+                let strategy = json!({"type": "MostAllocated", "resources": resources});
+                add_arguments(profile, "NodeResourcesFit", json!({"scoringStrategy": strategy}));
             }
         }
     }
@@ -194,10 +202,44 @@ impl Options {
         let older = [
             ("scheduler-name", self.legacy.scheduler_name.is_some()),
             ("hard-pod-affinity-symmetric-weight", self.legacy.hard_pod_affinity_weight.is_some()),
+            ("algorithm-provider", self.legacy.prefers_used_nodes),
         ];
         let older = older.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag);
         let note = |flag| format!("--{flag} is ignored because --config is set");
         given.chain(older).map(note).collect()
+    }
+}
+
+/// The environment variable from which old releases read the limit of in-tree volumes for nodes that do not have one themselves.
+const MAX_VOLUMES_VARIABLE: &str = "KUBE_MAX_PD_VOLS";
+
+/// Its value.
+fn max_volumes_variable() -> Option<String> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an input of old releases beside flags and files"
+    )]
+    std::env::var(MAX_VOLUMES_VARIABLE).ok()
+}
+
+/// Passes the value of [`MAX_VOLUMES_VARIABLE`] to the limits of in-tree volumes that are enabled. As upstream, one that is no number above 0
+/// has no effect.
+fn apply_max_volumes(config: &mut SchedulerConfiguration, value: Option<&str>) {
+    let max = value.and_then(|value| value.parse::<i64>().ok()).filter(|max| *max > 0);
+    let Some(max) = max else { return };
+    for profile in &mut config.profiles {
+        for plugin in VOLUME_LIMIT_PLUGINS {
+            if profile.plugins.enabled_names().contains(plugin) {
+                add_arguments(profile, plugin, json!({"maxVolumes": max}));
+            }
+        }
+    }
+}
+
+/// Adds arguments of a plugin, unless it has some.
+fn add_arguments(profile: &mut SchedulerProfile, plugin: &str, args: Value) {
+    if !profile.plugin_config.iter().any(|config| config.name == plugin) {
+        profile.plugin_config.push(PluginConfig { name: plugin.to_owned(), args });
     }
 }
 

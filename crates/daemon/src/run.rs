@@ -236,7 +236,7 @@ fn watched_kinds(engine: &Engine) -> Vec<Kind> {
 }
 
 /// The user agent of all requests to the API server.
-fn user_agent() -> String {
+pub(crate) fn user_agent() -> String {
     format!("loadmaster/{} ({}) scheduler", env!("CARGO_PKG_VERSION"), platform())
 }
 

@@ -72,7 +72,9 @@ pub use pod_index::{IndexedPods, PodIndex, PodIndexKey};
 pub use pod_info::{ClaimName, PodInfo, QueuedPodInfo};
 pub use pod_sums::{NamespaceSums, NamespaceTotal, PodSum, PodSums};
 pub use rbac::PolicyRule;
-pub use registry::{BuiltPlugin, BuiltPlugins, ExtensionPoints, ExtraField, PluginDef, Registry};
+pub use registry::{
+    BuiltPlugin, BuiltPlugins, ExtensionPoints, ExtraField, IgnoredArgument, PluginDef, Registry,
+};
 pub use resources::Resources;
 pub use result::{Code, Failure, PermitResult, PreFilterResult, PreScoreResult, Reason, Rejection};
 pub use state::{

@@ -118,7 +118,21 @@ impl fmt::Debug for BuiltPlugins {
 
 /// The plugins that profiles can enable, in the order in which they were added.
 #[derive(Clone, Default)]
-pub struct Registry(Vec<PluginDef>);
+pub struct Registry {
+    plugins: Vec<PluginDef>,
+    ignored_arguments: Vec<IgnoredArgument>,
+}
+
+/// An argument that a plugin had in older versions of the configuration and that has no effect any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IgnoredArgument {
+    /// The plugin's name.
+    pub plugin: &'static str,
+    /// The argument's name.
+    pub argument: &'static str,
+    /// Why it has no effect; the end of a sentence.
+    pub reason: &'static str,
+}
 
 impl Registry {
     /// A registry of these plugins.
@@ -129,8 +143,20 @@ impl Registry {
     /// Adds a plugin. Its name must be new: [`Registry::validate`].
     #[must_use]
     pub fn with(mut self, plugin: PluginDef) -> Self {
-        self.0.push(plugin);
+        self.plugins.push(plugin);
         self
+    }
+
+    /// Adds arguments of older versions that have no effect: a file of such a version may have them and gets a note.
+    #[must_use]
+    pub fn with_ignored_arguments(mut self, arguments: &[IgnoredArgument]) -> Self {
+        self.ignored_arguments.extend_from_slice(arguments);
+        self
+    }
+
+    /// The arguments of a plugin's older versions that have no effect.
+    pub fn ignored_arguments(&self, plugin: &str) -> impl Iterator<Item = &IgnoredArgument> {
+        self.ignored_arguments.iter().filter(move |ignored| ignored.plugin == plugin)
     }
 
     /// Checks that plugin names are unique.
@@ -139,8 +165,9 @@ impl Registry {
     ///
     /// [`PluginError::Duplicate`] for the first duplicate name.
     pub fn validate(&self) -> Result<(), PluginError> {
-        let mut rest = self.0.iter().enumerate();
-        let twice = rest.find(|(at, it)| self.0[..*at].iter().any(|known| known.name == it.name));
+        let mut rest = self.plugins.iter().enumerate();
+        let twice =
+            rest.find(|(at, it)| self.plugins[..*at].iter().any(|known| known.name == it.name));
         match twice {
             Some((_, again)) => Err(PluginError::Duplicate { plugin: again.name }),
             None => Ok(()),
@@ -149,12 +176,12 @@ impl Registry {
 
     /// The plugin with this name.
     pub fn get(&self, name: &str) -> Option<&PluginDef> {
-        self.0.iter().find(|plugin| plugin.name == name)
+        self.plugins.iter().find(|plugin| plugin.name == name)
     }
 
     /// All plugins.
     pub fn iter(&self) -> impl Iterator<Item = &PluginDef> {
-        self.0.iter()
+        self.plugins.iter()
     }
 }
 

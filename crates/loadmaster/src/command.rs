@@ -6,14 +6,16 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use loadmaster_daemon::flags::{Program, is_kube_scheduler, program_name};
+use loadmaster_daemon::flags::{
+    Program, hyperkube_scheduler_flags, is_kube_scheduler, program_name,
+};
 use loadmaster_daemon::run::service::{Service, ServiceHandle, ServiceResult};
 use loadmaster_framework::{PluginDef, Registry};
 
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr, run_command};
 use crate::{
-    apiserver, config_check, config_rbac, controllers, crds, explain, help, kubelets, new_plugin,
-    replay, run, simulate, up,
+    apiserver, config_check, config_convert, config_rbac, controllers, crds, explain, help,
+    kubelets, new_plugin, replay, run, simulate, up,
 };
 
 /// The command line of a scheduler with a set of plugins.
@@ -52,8 +54,9 @@ Examples:
   loadmaster replay run.log                          replay a recorded run and compare its decisions
   loadmaster simulate --runs 1000                    run the scheduler under fault injection
   loadmaster config check scheduler.yaml             validate a configuration
-  loadmaster new plugin pool-scheduler               write the repository of a scheduler with your own plugin
+  loadmaster config convert policy.json              write an older configuration or a Policy in v1
   loadmaster config rbac scheduler.yaml              print the ClusterRole that it needs
+  loadmaster new plugin pool-scheduler               write the repository of a scheduler with your own plugin
 
 Exit codes: 0 success, 1 a negative result (unschedulable pods, a replay that differs), 2 usage error or invalid input, 70 internal error.";
 
@@ -85,6 +88,7 @@ enum Command {
 #[derive(Subcommand)]
 enum ConfigCommand {
     Check(config_check::Args),
+    Convert(config_convert::Args),
     Rbac(config_rbac::Args),
 }
 
@@ -100,10 +104,11 @@ impl Default for SchedulerCommand {
 }
 
 impl SchedulerCommand {
-    /// A command line with the in-tree plugins.
+    /// A command line with the in-tree plugins, and those that older configurations can enable.
     pub fn new() -> Self {
+        let in_tree = loadmaster_plugins::in_tree_registry();
         SchedulerCommand {
-            registry: loadmaster_plugins::in_tree_registry(),
+            registry: loadmaster_legacy_plugins::with_legacy_plugins(in_tree),
             services: Vec::new(),
             name_and_version: None,
             is_command_required: false,
@@ -159,6 +164,9 @@ impl SchedulerCommand {
     /// Runs the command in these arguments; the first one is the name of the program.
     pub fn run_from(self, args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
         let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+        if let Some(flags) = hyperkube_scheduler_flags(&args) {
+            return self.run_scheduler(&Program::kube_scheduler(), flags);
+        }
         let (called_as, args) = self.split_program_name(&args);
         let program = self.program(called_as);
         let runs_without_command = !self.is_command_required || is_kube_scheduler(called_as);
@@ -274,6 +282,7 @@ fn dispatch(
         Command::Replay(args) => replay::run(&args, registry, out),
         Command::Simulate(args) => simulate::run(&args, registry, out),
         Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, registry, out),
+        Command::Config(ConfigCommand::Convert(args)) => config_convert::run(&args, registry, out),
         Command::New(NewCommand::Plugin(args)) => new_plugin::run(&args, registry, out),
         Command::Config(ConfigCommand::Rbac(args)) => config_rbac::run(&args, registry, out),
         Command::Completion { shell } => {

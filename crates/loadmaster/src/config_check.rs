@@ -7,9 +7,9 @@ use loadmaster_framework::Registry;
 use loadmaster_stdx::ErrorChain;
 
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr};
-use crate::input::{self, GateArgs};
+use crate::input::{ConfigurationFiles, GateArgs};
 
-/// Validate a KubeSchedulerConfiguration and print it with defaults applied.
+/// Validate a KubeSchedulerConfiguration of any version, or a Policy, and print it in v1 with defaults applied.
 ///
 /// Errors are reported with line and column. Valid settings that have no effect in Loadmaster are reported on standard error.
 #[derive(clap::Args)]
@@ -17,8 +17,11 @@ use crate::input::{self, GateArgs};
   loadmaster config check scheduler.yaml
   loadmaster config check scheduler.yaml --feature-gates PodLevelResources=false -o json")]
 pub(crate) struct Args {
-    /// KubeSchedulerConfiguration file in YAML or JSON; `-` reads standard input.
+    /// KubeSchedulerConfiguration of any version, or Policy, in YAML or JSON; `-` reads standard input.
     file: String,
+    /// The Policy, in place of the file or ConfigMap that the configuration names.
+    #[arg(long, value_name = "FILE")]
+    policy: Option<String>,
     #[command(flatten)]
     gates: GateArgs,
     /// Output format.
@@ -34,7 +37,8 @@ enum Format {
 
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
     let gates = args.gates.parse()?;
-    let checked = input::read_configuration(&args.file, registry, &gates)?;
+    let files = ConfigurationFiles::read(&args.file, args.policy.as_deref())?;
+    let checked = files.check(registry, &gates)?;
     for note in &checked.notes {
         print_to_stderr(&format!("note: {note}"));
     }

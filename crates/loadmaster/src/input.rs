@@ -6,7 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use loadmaster_api::document::{Document, DocumentError};
-use loadmaster_config::{AllFeatureGates, CheckedConfiguration};
+use loadmaster_config::{
+    AllFeatureGates, CheckedConfiguration, ConfigurationDocuments, POLICY_CONFIG_MAP_KEY,
+    PolicySource, check_documents_with_overrides, policy_source,
+};
 use loadmaster_engine::Profile;
 use loadmaster_framework::{FeatureGates, Registry};
 use loadmaster_sim::world_loader;
@@ -77,16 +80,62 @@ impl ConfigArgs {
     }
 }
 
+/// The documents of a configuration, read from files.
+pub(crate) struct ConfigurationFiles {
+    configuration: Document,
+    policy: Option<Document>,
+}
+
+impl ConfigurationFiles {
+    /// Reads a configuration file (`-` is standard input), and the Policy of this file, else of the one that the configuration names.
+    pub fn read(file: &str, policy: Option<&str>) -> CommandResult<ConfigurationFiles> {
+        let read = |file: &str| {
+            Document::read(file, Some(CONFIG_BYTES_MAX))
+                .map_err(|error| Failure::invalid_input(ErrorChain(&error)))
+        };
+        let configuration = read(file)?;
+        let policy = match policy {
+            Some(policy) => Some(read(policy)?),
+            None => match policy_source(&configuration).map_err(Failure::invalid_inputs)? {
+                None => None,
+                Some(PolicySource::File { path }) => Some(read(&path)?),
+                Some(PolicySource::ConfigMap { namespace, name }) => {
+                    return Err(Failure::invalid_input(format_args!(
+                        "the Policy of {file} is in ConfigMap {namespace}/{name}, key {POLICY_CONFIG_MAP_KEY}: save it to a file, and \
+                         use `config check` or `config convert` with --policy FILE"
+                    )));
+                }
+            },
+        };
+        Ok(ConfigurationFiles { configuration, policy })
+    }
+
+    /// The documents.
+    pub fn documents(&self) -> ConfigurationDocuments<'_> {
+        ConfigurationDocuments {
+            configuration: Some(&self.configuration),
+            policy: self.policy.as_ref(),
+        }
+    }
+
+    /// Checks the configuration.
+    pub fn check(
+        &self,
+        registry: &Registry,
+        gates: &AllFeatureGates,
+    ) -> CommandResult<CheckedConfiguration> {
+        check_documents_with_overrides(self.documents(), registry, gates, |_| ())
+            .map_err(Failure::invalid_inputs)
+    }
+}
+
 /// Reads and checks a configuration file; `-` is standard input.
 pub(crate) fn read_configuration(
     file: &str,
     registry: &Registry,
     gates: &AllFeatureGates,
 ) -> CommandResult<CheckedConfiguration> {
-    let document = Document::read(file, Some(CONFIG_BYTES_MAX));
-    let document = document.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
-    loadmaster_config::check_configuration(&document, registry, gates)
-        .map_err(Failure::invalid_inputs)
+    ConfigurationFiles::read(file, None)?.check(registry, gates)
 }
 
 /// Reads files, all manifests of directories, and standard input (`-`).

@@ -34,6 +34,7 @@ mod apiserver;
 mod cluster_client;
 mod command;
 mod config_check;
+mod config_convert;
 mod config_rbac;
 mod controllers;
 mod crds;

@@ -16,7 +16,7 @@ pub mod pod_state;
 pub mod preemption_toleration;
 pub mod qos_sort;
 
-use loadmaster_framework::{PluginDef, Registry};
+use loadmaster_framework::{IgnoredArgument, PluginDef, Registry};
 
 /// Every plugin of the set.
 pub const SCHEDULER_PLUGINS: &[PluginDef] = &[
@@ -29,7 +29,31 @@ pub const SCHEDULER_PLUGINS: &[PluginDef] = &[
     qos_sort::DEF,
 ];
 
+const ONE_CLIENT: &str =
+    "the plugin uses the connection of the scheduler, clientConnection.kubeconfig";
+const STATUS: &str =
+    "finished and rejected groups are the controller's business, `loadmaster controllers`";
+
+/// Arguments that plugins of the set had for configurations up to v1beta1.
+const IGNORED_ARGUMENTS: &[IgnoredArgument] = &[
+    ignored(capacity_scheduling::NAME, "kubeConfigPath", ONE_CLIENT),
+    ignored(coscheduling::NAME, "kubeConfigPath", ONE_CLIENT),
+    ignored(coscheduling::NAME, "kubeMaster", ONE_CLIENT),
+    ignored(coscheduling::NAME, "deniedPGExpirationTimeSeconds", STATUS),
+    ignored(coscheduling::NAME, "podGroupGCIntervalSeconds", STATUS),
+    ignored(coscheduling::NAME, "podGroupExpirationTimeSeconds", STATUS),
+];
+
+const fn ignored(
+    plugin: &'static str,
+    argument: &'static str,
+    reason: &'static str,
+) -> IgnoredArgument {
+    IgnoredArgument { plugin, argument, reason }
+}
+
 /// The registry with the plugins of the set added.
 pub fn with_scheduler_plugins(registry: Registry) -> Registry {
+    let registry = registry.with_ignored_arguments(IGNORED_ARGUMENTS);
     SCHEDULER_PLUGINS.iter().cloned().fold(registry, Registry::with)
 }

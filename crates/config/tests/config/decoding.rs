@@ -32,9 +32,9 @@ profiles:
 fn field_names_are_case_sensitive() {
     check_errors(
         "Parallelism: 4\n",
-        &expect![
-            "config.yaml:3:14: Parallelism: unknown field `Parallelism`, expected one of `parallelism`, `leaderElection`, `clientConnection`, `enableProfiling`, `enableContentionProfiling`, `percentageOfNodesToScore`, `podInitialBackoffSeconds`, `podMaxBackoffSeconds`, `profiles`, `extenders`, `delayCacheUntilActive`"
-        ],
+        &expect![[
+            r#"config.yaml:3:14: Parallelism: unknown field `Parallelism`, expected one of `parallelism`, `leaderElection`, `clientConnection`, `enableProfiling`, `enableContentionProfiling`, `percentageOfNodesToScore`, `podInitialBackoffSeconds`, `podMaxBackoffSeconds`, `profiles`, `extenders`, `delayCacheUntilActive`; did you mean "parallelism"?"#
+        ]],
     );
 }
 
@@ -125,7 +125,7 @@ profiles:
 ",
         &expect![[r#"
             config.yaml:6:35: profiles[0].pluginConfig[0].args.hardPodAffinityWeight: Invalid value: 101: not in valid range [0-100]
-            config.yaml:11:22: profiles[0].pluginConfig[1].args.minCandidates: unknown field `minCandidates`, expected `minCandidateNodesPercentage` or `minCandidateNodesAbsolute`"#]],
+            config.yaml:11:22: profiles[0].pluginConfig[1].args.minCandidates: unknown field `minCandidates`, expected `minCandidateNodesPercentage` or `minCandidateNodesAbsolute`; did you mean "minCandidateNodesAbsolute"?"#]],
     );
     check_errors(
         "\
@@ -171,17 +171,17 @@ kind: KubeSchedulerConfiguration
     );
     check_text(
         "\
-apiVersion: kubescheduler.config.k8s.io/v1beta3
+apiVersion: kubescheduler.config.k8s.io/v1beta9
 kind: KubeSchedulerConfiguration
 ",
         &expect![[
-            r#"config.yaml:1:13: apiVersion: no kind "KubeSchedulerConfiguration" is registered for version "kubescheduler.config.k8s.io/v1beta3": this scheduler reads KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1"#
+            r#"config.yaml:1:13: apiVersion: no kind "KubeSchedulerConfiguration" is registered for version "kubescheduler.config.k8s.io/v1beta9": this scheduler reads KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1 and older versions; did you mean "kubescheduler.config.k8s.io/v1beta3"?"#
         ]],
     );
     check_text(
-        "{\"kind\": \"Policy\", \"apiVersion\": \"v1\"}",
+        "{\"kind\": \"Polic\", \"apiVersion\": \"v1\"}",
         &expect![[
-            r#"config.yaml:1:10: kind: no kind "Policy" is registered for version "v1": this scheduler reads KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1"#
+            r#"config.yaml:1:10: kind: no kind "Polic" is registered for version "v1": this scheduler reads KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1 and older versions"#
         ]],
     );
     check_text(

@@ -14,10 +14,10 @@ use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::extension_points::{BindResult, PostFilterResult, PreBindPreFlight};
 use loadmaster_framework::plugin_args::{FieldError, decode_json_value};
 use loadmaster_framework::{
-    Bind, Cx, ExtensionPoints, Failure, FeatureGates, Filter, FitError, NodeInfo, Permit,
-    PermitResult, PluginDef, PluginError, PodInfo, PostBind, PostFilter, PostFilterCx, PreBind,
-    PreEnqueue, PreFilter, PreFilterResult, PreScore, PreScoreResult, QueueSort, QueuedPodInfo,
-    Registry, Rejection, Reserve, Score, SerialCx,
+    Bind, Cx, ExtensionPoints, Failure, FeatureGates, Filter, FitError, IgnoredArgument, NodeInfo,
+    Permit, PermitResult, PluginDef, PluginError, PodInfo, PostBind, PostFilter, PostFilterCx,
+    PreBind, PreEnqueue, PreFilter, PreFilterResult, PreScore, PreScoreResult, QueueSort,
+    QueuedPodInfo, Registry, Rejection, Reserve, Score, SerialCx,
 };
 use loadmaster_stdx::Rng;
 use serde::{Deserialize, Serialize};
@@ -110,6 +110,31 @@ pub fn registry_of(keep: impl Fn(&str) -> bool) -> Registry {
     }
     let own = [plugin::<0x048>("Mine"), plugin::<0x002>("MySort"), failing_plugin()];
     Registry::new(in_tree.into_iter().filter(|plugin| keep(plugin.name)).chain(own))
+}
+
+/// All plugins of kube-scheduler 1.36, those that only older versions had, and two of scheduler-plugins.
+pub fn registry_with_old_plugins() -> Registry {
+    let old = [
+        plugin::<0x048>("NodeLabel"),
+        plugin::<0x04c>("ServiceAffinity"),
+        plugin::<0x040>("NodePreferAvoidPods"),
+        plugin::<0x060>("SelectorSpread"),
+        plugin::<0x040>("NodeResourcesLeastAllocated"),
+        plugin::<0x040>("NodeResourcesMostAllocated"),
+        plugin::<0x040>("RequestedToCapacityRatio"),
+        plugin::<0x008>("EBSLimits"),
+        plugin::<0x008>("GCEPDLimits"),
+        plugin::<0x008>("AzureDiskLimits"),
+        plugin::<0x008>("CinderLimits"),
+        plugin::<0x002>("QOSSort"),
+        plugin::<0x094>("CapacityScheduling"),
+    ];
+    let ignored = IgnoredArgument {
+        plugin: "CapacityScheduling",
+        argument: "kubeConfigPath",
+        reason: "the plugin uses the connection of the scheduler",
+    };
+    old.into_iter().fold(registry_of(|_| true), Registry::with).with_ignored_arguments(&[ignored])
 }
 
 fn plugin<const AT: u16>(name: &'static str) -> PluginDef {

@@ -132,9 +132,9 @@ profiles:
 fn removed_plugins() {
     check_errors(
         "profiles: [{plugins: {filter: {enabled: [{name: EBSLimits}]}}}]\n",
-        &expect![[
-            r#"config.yaml:3:42: profiles[0].plugins.filter.enabled[0]: Invalid value: "EBSLimits": was invalid in version "v1" (KubeSchedulerConfiguration is version "kubescheduler.config.k8s.io/v1")"#
-        ]],
+        &expect![[r#"
+            config.yaml:3:42: profiles[0].plugins.filter.enabled[0]: Invalid value: "EBSLimits": was invalid in version "v1" (KubeSchedulerConfiguration is version "kubescheduler.config.k8s.io/v1")
+            config.yaml:3:49: profiles[0].plugins.filter.enabled[0].name: FilterPlugin "EBSLimits" does not exist"#]],
     );
     check_errors(
         "profiles: [{plugins: {multiPoint: {enabled: [{name: EBSLimits}]}}}]\n",

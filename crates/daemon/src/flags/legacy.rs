@@ -6,13 +6,23 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::{Options, pflag};
 
-/// Values of legacy flags without an equivalent current flag; used only without `--config`, as in older versions.
+/// Values of legacy flags without an equivalent current flag. The first three are used only without `--config`, as in older versions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LegacyFlags {
+    /// `--algorithm-provider`: ClusterAutoscalerProvider was given, which prefers nodes that are used.
+    pub prefers_used_nodes: bool,
     /// `--scheduler-name`: the name of the only profile.
     pub scheduler_name: Option<String>,
     /// `--hard-pod-affinity-symmetric-weight`: an argument of InterPodAffinity.
     pub hard_pod_affinity_weight: Option<i32>,
+    /// `--policy-config-file`: the file of a Policy.
+    pub policy_config_file: String,
+    /// `--policy-configmap`: the ConfigMap of a Policy.
+    pub policy_configmap: String,
+    /// `--policy-configmap-namespace`: its namespace.
+    pub policy_configmap_namespace: String,
+    /// `--use-legacy-policy-config`: the file takes precedence over the ConfigMap.
+    pub use_legacy_policy_config: bool,
 }
 
 struct LegacyFlag {
@@ -44,7 +54,7 @@ const TO_STDERR: &str = "logs go to standard error; redirect it";
 const NO_FILES: &str = "log files are not supported";
 const NO_INSECURE: &str = "insecure serving was removed; use --bind-address and --secure-port";
 const POLICY: &str =
-    "scheduler policies were removed in 1.23; use a KubeSchedulerConfiguration with --config";
+    "a KubeSchedulerConfiguration with --config; `loadmaster config convert` makes one of a Policy";
 
 /// The flags of kube-scheduler 1.10 to 1.35 that 1.36 does not have.
 const FLAGS: &[LegacyFlag] = &[
@@ -52,10 +62,9 @@ const FLAGS: &[LegacyFlag] = &[
     string_flag("address", NoEffect(NO_INSECURE)),
     string_flag(
         "algorithm-provider",
-        Removed {
-            ignored_values: &["", "DefaultProvider"],
-            alternative: "algorithm providers were removed in 1.22; for ClusterAutoscalerProvider set scoringStrategy.type \
-                      MostAllocated of NodeResourcesFit in a KubeSchedulerConfiguration",
+        Replaced {
+            successor: "a KubeSchedulerConfiguration with --config",
+            apply: algorithm_provider,
         },
     ),
     bool_flag("alsologtostderr", NoEffect("logs always go to standard error")),
@@ -92,10 +101,13 @@ const FLAGS: &[LegacyFlag] = &[
     string_flag("log-file-max-size", NoEffect(NO_FILES)),
     bool_flag("logtostderr", Removed { ignored_values: &["true"], alternative: TO_STDERR }),
     bool_flag("one-output", NoEffect(NO_FILES)),
-    string_flag("policy-config-file", Removed { ignored_values: &[""], alternative: POLICY }),
-    string_flag("policy-configmap", Removed { ignored_values: &[""], alternative: POLICY }),
-    string_flag("policy-configmap-namespace", NoEffect("--policy-configmap was removed")),
-    string_flag("port", Removed { ignored_values: &["0"], alternative: NO_INSECURE }),
+    string_flag("policy-config-file", Replaced { successor: POLICY, apply: policy_config_file }),
+    string_flag("policy-configmap", Replaced { successor: POLICY, apply: policy_configmap }),
+    string_flag(
+        "policy-configmap-namespace",
+        Replaced { successor: POLICY, apply: policy_configmap_namespace },
+    ),
+    string_flag("port", NoEffect(NO_INSECURE)),
     string_flag(
         "scheduler-name",
         Replaced {
@@ -114,7 +126,7 @@ const FLAGS: &[LegacyFlag] = &[
     string_flag("stderrthreshold", NoEffect("logs always go to standard error")),
     bool_flag(
         "use-legacy-policy-config",
-        Removed { ignored_values: &["false"], alternative: POLICY },
+        Replaced { successor: POLICY, apply: use_legacy_policy_config },
     ),
 ];
 
@@ -151,6 +163,40 @@ fn scheduler_name(options: &mut Options, value: &str) -> Result<(), String> {
 
 fn hard_pod_affinity_weight(options: &mut Options, value: &str) -> Result<(), String> {
     options.legacy.hard_pod_affinity_weight = Some(pflag::integer(value)?);
+    Ok(())
+}
+
+/// DefaultProvider is what there is without the flag.
+fn algorithm_provider(options: &mut Options, value: &str) -> Result<(), String> {
+    options.legacy.prefers_used_nodes = match value {
+        "" | "DefaultProvider" => false,
+        "ClusterAutoscalerProvider" => true,
+        _ => {
+            return Err(format!(
+                "algorithm provider {value:?} is not registered: DefaultProvider or ClusterAutoscalerProvider is expected"
+            ));
+        }
+    };
+    Ok(())
+}
+
+fn policy_config_file(options: &mut Options, value: &str) -> Result<(), String> {
+    value.clone_into(&mut options.legacy.policy_config_file);
+    Ok(())
+}
+
+fn policy_configmap(options: &mut Options, value: &str) -> Result<(), String> {
+    value.clone_into(&mut options.legacy.policy_configmap);
+    Ok(())
+}
+
+fn policy_configmap_namespace(options: &mut Options, value: &str) -> Result<(), String> {
+    value.clone_into(&mut options.legacy.policy_configmap_namespace);
+    Ok(())
+}
+
+fn use_legacy_policy_config(options: &mut Options, value: &str) -> Result<(), String> {
+    options.legacy.use_legacy_policy_config = pflag::boolean(value)?;
     Ok(())
 }
 

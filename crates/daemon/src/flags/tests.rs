@@ -159,7 +159,7 @@ fn flags_of_older_versions_are_accepted_or_rejected() {
         "--config=F --port=0 --logtostderr=true --v=9",
         &[
             "--logtostderr has no effect at this value; otherwise: logs go to standard error; redirect it",
-            "--port has no effect at this value; otherwise: insecure serving was removed; use --bind-address and --secure-port",
+            "--port has no effect: insecure serving was removed; use --bind-address and --secure-port",
         ],
     );
     accepted("--authentication-kubeconfig=F --authorization-kubeconfig=F --config=F -v=9", &[]);
@@ -182,17 +182,32 @@ fn flags_of_older_versions_are_accepted_or_rejected() {
         &["--scheduler-name is deprecated; use profiles[0].schedulerName in a file for --config"],
     );
     for (line, want) in [
-        ("--port=10251", "error: --port=10251: insecure serving was removed"),
         ("--logtostderr=false", "error: --logtostderr=false: logs go to standard error"),
         ("--log-file=/x", "error: --log-file=/x: logs go to standard error"),
-        ("--policy-config-file=/x", "scheduler policies were removed in 1.23"),
-        ("--use-legacy-policy-config", "scheduler policies were removed in 1.23"),
-        ("--algorithm-provider=ClusterAutoscalerProvider", "MostAllocated"),
+        (
+            "--algorithm-provider=Default",
+            "DefaultProvider or ClusterAutoscalerProvider is expected",
+        ),
         ("--hard-pod-affinity-symmetric-weight=x", "strconv.ParseInt"),
         ("--skip-headers", "use --logging-format=json"),
     ] {
         check_error(line, want);
     }
+    let policy = run(
+        "--policy-config-file=f --policy-configmap=m --policy-configmap-namespace=n --use-legacy-policy-config=true",
+    )
+    .unwrap();
+    let want = LegacyFlags {
+        policy_config_file: "f".to_owned(),
+        policy_configmap: "m".to_owned(),
+        policy_configmap_namespace: "n".to_owned(),
+        use_legacy_policy_config: true,
+        ..LegacyFlags::default()
+    };
+    assert_eq!(policy.legacy, want);
+    assert_eq!(policy.warnings.len(), 4);
+    let errors = run("--use-legacy-policy-config").unwrap().validate();
+    assert!(errors[0].starts_with("policyConfigFile: Required value"), "{errors:?}");
     let lock = run("--lock-object-name=a --lock-object-namespace=b").unwrap();
     assert_eq!(lock.leader_election.leader_elect_resource_name, "a");
     assert_eq!(lock.leader_election.leader_elect_resource_namespace, "b");

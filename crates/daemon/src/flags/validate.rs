@@ -17,6 +17,12 @@ pub(super) fn validate(options: &Options) -> Vec<String> {
     request_headers(options, &mut errors);
     always_allow_paths(options, &mut errors);
     metrics(&options.metrics, &mut errors);
+    let legacy = &options.legacy;
+    if legacy.use_legacy_policy_config && legacy.policy_config_file.is_empty() {
+        let text =
+            "policyConfigFile: Required value: required when --use-legacy-policy-config is true";
+        errors.push(text.to_owned());
+    }
     if options.loadmaster.record.is_empty() && options.loadmaster.record_max_size > 0 {
         errors.push("--record-max-size requires --record".to_owned());
     }

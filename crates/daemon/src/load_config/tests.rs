@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use loadmaster_config::v1::Plugin;
+
 use super::*;
 use crate::flags::{ParsedCommandLine, parse_command_line};
 
@@ -129,4 +131,67 @@ fn invalid_flags_and_files_are_rejected() {
     check(&["--secure-port=-1"], "--secure-port -1 must be between 0 and 65535");
     let file = TempConfigFile::new("bad", &format!("{HEAD}parallelism: 0\n"));
     check(&[&file.flag()], ":3:");
+}
+
+/// Loads a configuration with the plugins of older versions.
+fn load_old(args: &[&str]) -> Result<LoadedConfig, String> {
+    let registry = loadmaster_plugins::in_tree_registry();
+    options(args)
+        .load_config(&loadmaster_legacy_plugins::with_legacy_plugins(registry))
+        .map_err(|error| error.to_string())
+}
+
+const POLICY: &str = r#"{"kind": "Policy", "apiVersion": "v1", "predicates": [{"name": "PodFitsResources"}],
+"priorities": [{"name": "MostRequestedPriority", "weight": 2}], "hardPodAffinitySymmetricWeight": 9}"#;
+
+#[test]
+fn a_policy_by_flags_replaces_the_plugins_of_the_configuration() {
+    let policy = TempConfigFile::new("policy", POLICY);
+    let policy_flag = format!("--policy-config-file={}", policy.0.display());
+    let config = TempConfigFile::new("with-policy", &format!("{HEAD}parallelism: 7\n"));
+    for args in [
+        vec![policy_flag.as_str(), "--scheduler-name=default-scheduler"],
+        vec![&policy_flag, &config.flag()],
+        vec![&policy_flag, "--policy-configmap=other", "--use-legacy-policy-config"],
+    ] {
+        let loaded = load_old(&args).unwrap();
+        let enabled = loaded.config.profiles[0].plugins.enabled_names();
+        assert!(enabled.contains(&"NodeResourcesMostAllocated"), "{args:?}: {enabled:?}");
+        assert!(!enabled.contains(&"NodePorts"), "{args:?}: {enabled:?}");
+    }
+    let missing = load_old(&["--policy-config-file=/nope/policy.json"]).unwrap_err();
+    assert!(missing.contains("/nope/policy.json"), "{missing}");
+    let bad = TempConfigFile::new(
+        "bad-policy",
+        r#"{"kind": "Policy", "apiVersion": "v1", "predicate": []}"#,
+    );
+    let errors = load_old(&[&format!("--policy-config-file={}", bad.0.display())]).unwrap_err();
+    assert!(errors.contains("predicate: unknown field"), "{errors}");
+    let by_map = load_old(&["--policy-configmap=p", "--kubeconfig=/nope/kubeconfig"]).unwrap_err();
+    assert_eq!(by_map, "couldn't get policy config map kube-system/p");
+}
+
+#[test]
+fn cluster_autoscaler_provider_prefers_used_nodes() {
+    let loaded = load_old(&["--algorithm-provider=ClusterAutoscalerProvider"]).unwrap();
+    let args = loaded.profiles[0].args_of("NodeResourcesFit");
+    assert_eq!(args["scoringStrategy"]["type"], "MostAllocated");
+}
+
+#[test]
+fn the_limit_of_volumes_in_the_environment() {
+    let text =
+        "apiVersion: kubescheduler.config.k8s.io/v1beta3\nkind: KubeSchedulerConfiguration\n";
+    let file = TempConfigFile::new("limits", text);
+    let mut config = load_old(&[&file.flag()]).unwrap().config;
+    let plugins = &mut config.profiles[0].plugins;
+    plugins.filter.enabled.push(Plugin { name: "EBSLimits".to_owned(), weight: 0 });
+    let n_before = config.profiles[0].plugin_config.len();
+    for value in [None, Some("0"), Some("x")] {
+        apply_max_volumes(&mut config, value);
+        assert_eq!(config.profiles[0].plugin_config.len(), n_before);
+    }
+    apply_max_volumes(&mut config, Some("40"));
+    let added = &config.profiles[0].plugin_config[n_before..];
+    assert_eq!((added.len(), &added[0].args), (1, &json!({"maxVolumes": 40})));
 }

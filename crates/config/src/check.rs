@@ -1,0 +1,322 @@
+//! From the documents of a configuration to its profiles.
+
+use loadmaster_api::document::{Document, LocatedError};
+use loadmaster_framework::{FieldError, Registry};
+use serde_json::{Map, Value, json};
+
+use crate::decode::{self, with_suggestion};
+use crate::gates::AllFeatureGates;
+use crate::old_versions::{self, Converted, Source};
+use crate::policy::{self, POLICY_KIND};
+use crate::resolve::{self, ResolvedProfile};
+use crate::v1::{API_VERSION, KIND, SchedulerConfiguration};
+use crate::version::ConfigVersion;
+use crate::{annotated, args, defaults, document, unsupported, validate};
+
+/// A configuration with defaults, validated, and its profiles.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckedConfiguration {
+    /// The whole configuration in v1, as `--write-config-to` shows it.
+    pub config: SchedulerConfiguration,
+    /// Its profiles, ready to be built.
+    pub profiles: Vec<ResolvedProfile>,
+    /// Values that were accepted and have no effect, and an older version; one sentence each.
+    pub notes: Vec<String>,
+}
+
+/// The documents that a configuration is read from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConfigurationDocuments<'a> {
+    /// The KubeSchedulerConfiguration of any version, or a Policy; the defaults if there is none.
+    pub configuration: Option<&'a Document>,
+    /// The legacy Policy, whose plugins and extenders replace those of the configuration.
+    pub policy: Option<&'a Document>,
+}
+
+/// An error of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigurationError {
+    /// In one of the documents.
+    #[error(transparent)]
+    InDocument(LocatedError),
+    /// In what did not come from a document: a flag or a default.
+    #[error("{0}")]
+    Field(FieldError),
+}
+
+/// Decodes a configuration, fills in defaults and validates it. Returns all errors in the order of the
+/// file; a configuration that cannot be decoded is not validated further.
+pub fn check_configuration(
+    document: &Document,
+    registry: &Registry,
+    gates: &AllFeatureGates,
+) -> Result<CheckedConfiguration, Vec<LocatedError>> {
+    let documents = ConfigurationDocuments { configuration: Some(document), policy: None };
+    let checked = check_documents_with_overrides(documents, registry, gates, |_| ());
+    checked.map_err(|errors| {
+        let located = errors.into_iter().map(|error| match error {
+            ConfigurationError::InDocument(error) => error,
+            ConfigurationError::Field(error) => {
+                document.error_at(error.path.parse().unwrap_or_default(), error.text)
+            }
+        });
+        located.collect()
+    })
+}
+
+/// As [`check_configuration`], for all documents of a configuration and with overrides: command-line flags. They are applied after the
+/// defaults and before validation.
+///
+/// # Errors
+///
+/// All errors, those of a document in its order.
+pub fn check_documents_with_overrides(
+    documents: ConfigurationDocuments<'_>,
+    registry: &Registry,
+    gates: &AllFeatureGates,
+    adjust: impl FnOnce(&mut SchedulerConfiguration),
+) -> Result<CheckedConfiguration, Vec<ConfigurationError>> {
+    let input = Input::read(documents)?;
+    let checked = check_input(input.configuration, input.policy, registry, gates, adjust);
+    checked.map_err(|errors| locate(documents, errors))
+}
+
+/// The configuration that is used when no file is given.
+pub fn default_configuration(
+    registry: &Registry,
+    gates: &AllFeatureGates,
+) -> Result<CheckedConfiguration, Vec<FieldError>> {
+    check_configuration_value(empty_configuration(), registry, gates)
+}
+
+/// As [`check_configuration`], for a value that does not come from a file.
+pub fn check_configuration_value(
+    value: Value,
+    registry: &Registry,
+    gates: &AllFeatureGates,
+) -> Result<CheckedConfiguration, Vec<FieldError>> {
+    check_input(value, None, registry, gates, |_| ())
+        .map_err(|errors| errors.into_iter().map(|(_, error)| error).collect())
+}
+
+/// The values of the documents.
+pub(crate) struct Input {
+    pub configuration: Value,
+    pub policy: Option<Value>,
+}
+
+impl Input {
+    /// Decodes the documents. A Policy in place of a configuration stands for the defaults with this Policy.
+    pub fn read(documents: ConfigurationDocuments<'_>) -> Result<Input, Vec<ConfigurationError>> {
+        let mut errors = Vec::new();
+        let mut read = |document: Option<&Document>| {
+            let value = document.map(document::read)?;
+            value.map_err(|error| errors.push(ConfigurationError::InDocument(error))).ok()
+        };
+        let configuration = read(documents.configuration).unwrap_or_else(empty_configuration);
+        let policy = read(documents.policy);
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        if configuration["kind"] == POLICY_KIND && policy.is_none() {
+            let policy = Some(configuration);
+            return Ok(Input { configuration: empty_configuration(), policy });
+        }
+        Ok(Input { configuration, policy })
+    }
+}
+
+fn empty_configuration() -> Value {
+    json!({"apiVersion": API_VERSION, "kind": KIND})
+}
+
+/// Adds documents, lines and columns to errors.
+pub(crate) fn locate(
+    documents: ConfigurationDocuments<'_>,
+    errors: Vec<(Source, FieldError)>,
+) -> Vec<ConfigurationError> {
+    let (of_policy, of_configuration): (Vec<_>, Vec<_>) =
+        errors.into_iter().partition(|(source, _)| *source == Source::Policy);
+    let in_document = |document: Option<&Document>, errors: Vec<(Source, FieldError)>| {
+        let errors: Vec<FieldError> = errors.into_iter().map(|(_, error)| error).collect();
+        match document {
+            Some(document) => document::locate(document, errors)
+                .into_iter()
+                .map(ConfigurationError::InDocument)
+                .collect::<Vec<_>>(),
+            None => errors.into_iter().map(ConfigurationError::Field).collect(),
+        }
+    };
+    let mut all = in_document(documents.configuration, of_configuration);
+    all.extend(in_document(documents.policy.or(documents.configuration), of_policy));
+    all
+}
+
+/// The v1 form of the documents' values; comments are still inside. The errors are those of older versions and of the Policy.
+pub(crate) fn convert_input(
+    mut configuration: Value,
+    policy: Option<Value>,
+    registry: &Registry,
+    gates: &AllFeatureGates,
+) -> Result<Converted, (Source, FieldError)> {
+    let version = decode::take_type_meta(&mut configuration)
+        .map_err(|error| (Source::Configuration, error))?;
+    decode::drop_nulls(&mut configuration);
+    let has_policy = policy.is_some();
+    let refers_to_policy = !configuration["algorithmSource"]["policy"].is_null();
+    let mut converted = old_versions::to_v1(version, configuration, has_policy, registry, gates);
+    if refers_to_policy && !has_policy && version == ConfigVersion::V1Alpha1 {
+        let expected = "the Policy that it refers to is expected beside the configuration";
+        let error = FieldError::required("algorithmSource.policy", expected);
+        converted.errors.push((Source::Configuration, error));
+    }
+    if let Some(policy) = policy {
+        replace_by_policy(&mut converted, policy, gates);
+    }
+    Ok(converted)
+}
+
+/// Replaces the profiles and extenders of a configuration by those of a Policy (upstream's `createFromPolicy`). What the configuration
+/// says outside of `plugins` stays: the scheduler's name, and arguments that were fields of v1alpha1.
+fn replace_by_policy(converted: &mut Converted, policy: Value, gates: &AllFeatureGates) {
+    let policy = policy::convert(policy, gates);
+    converted.errors.extend(policy.errors.into_iter().map(|error| (Source::Policy, error)));
+    converted.notes.extend(policy.notes);
+    let Value::Object(configuration) = &mut converted.value else { return };
+    let is_v1alpha1 = converted.version == ConfigVersion::V1Alpha1;
+    let mut profile = match configuration.remove("profiles") {
+        Some(Value::Array(mut profiles)) if is_v1alpha1 && !profiles.is_empty() => {
+            profiles.swap_remove(0)
+        }
+        _ => Value::Object(Map::new()),
+    };
+    let mut plugin_config = policy.plugin_config;
+    let mut origins = policy.origins;
+    origins.insert_whole("profiles[0].plugins", "");
+    origins.insert("extenders", "extenders");
+    converted.origins.extend_from_policy(origins);
+    if let (Value::Array(entries), Some(of_configuration)) =
+        (&mut plugin_config, profile["pluginConfig"].as_array())
+    {
+        for (idx, entry) in of_configuration.iter().enumerate() {
+            let is_new = !entries.iter().any(|known| known["name"] == entry["name"]);
+            // The default constraints of 1.18 are those of the Policy.
+            if is_new && entry["name"] != "PodTopologySpread" {
+                let old = format!("profiles[0].pluginConfig[{idx}]");
+                let (_, origin) = converted.origins.origin_of(&old);
+                converted
+                    .origins
+                    .insert(format!("profiles[0].pluginConfig[{}]", entries.len()), origin);
+                entries.push(entry.clone());
+            }
+        }
+    }
+    if let Value::Object(profile) = &mut profile {
+        profile.insert("plugins".to_owned(), policy.plugins);
+        profile.insert("pluginConfig".to_owned(), plugin_config);
+        let text = "The plugins come from the predicates and priorities of the Policy.";
+        annotated::comment(profile, text);
+    }
+    configuration.insert("profiles".to_owned(), json!([profile]));
+    configuration.insert("extenders".to_owned(), policy.extenders);
+}
+
+fn check_input(
+    configuration: Value,
+    policy: Option<Value>,
+    registry: &Registry,
+    gates: &AllFeatureGates,
+    adjust: impl FnOnce(&mut SchedulerConfiguration),
+) -> Result<CheckedConfiguration, Vec<(Source, FieldError)>> {
+    let has_policy = policy.is_some();
+    let converted = convert_input(configuration, policy, registry, gates);
+    let Converted { version, mut value, origins, notes, mut errors } =
+        converted.map_err(|(source, error)| vec![(source, with_suggestion(error))])?;
+    annotated::take_comments(&mut value);
+    let checked = check_v1(value, version, has_policy, registry, gates, adjust);
+    match checked {
+        Ok(mut checked) if errors.is_empty() => {
+            let version_note = version.last_release().map(|release| {
+                format!(
+                    "{version} was read by kube-scheduler up to {release}; `loadmaster config convert` writes the same configuration \
+                     in {API_VERSION}"
+                )
+            });
+            let policy_note = has_policy.then(|| {
+                "legacy Policies were read by kube-scheduler up to 1.22; `loadmaster config convert` writes a KubeSchedulerConfiguration"
+                    .to_owned()
+            });
+            let of_file = version_note.into_iter().chain(policy_note).chain(notes);
+            checked.notes = of_file.chain(std::mem::take(&mut checked.notes)).collect();
+            Ok(checked)
+        }
+        Ok(_) => Err(errors.into_iter().map(|(at, error)| (at, with_suggestion(error))).collect()),
+        Err(found) => {
+            let n_of_file = errors.len();
+            for error in found {
+                let (source, path) = origins.origin_of(&error.path);
+                // What was wrong in the file may be wrong again in the v1 form.
+                let is_known = |(at, known): &(Source, FieldError)| {
+                    *at == source && !known.path.is_empty() && path.starts_with(&known.path)
+                };
+                if !errors[..n_of_file].iter().any(is_known) {
+                    errors.push((source, FieldError { path, ..error }));
+                }
+            }
+            Err(errors.into_iter().map(|(at, error)| (at, with_suggestion(error))).collect())
+        }
+    }
+}
+
+/// Checks the v1 form of a configuration that was written in `version`. Paths in errors are those of the v1 form.
+fn check_v1(
+    mut value: Value,
+    version: ConfigVersion,
+    has_policy: bool,
+    registry: &Registry,
+    gates: &AllFeatureGates,
+    adjust: impl FnOnce(&mut SchedulerConfiguration),
+) -> Result<CheckedConfiguration, Vec<FieldError>> {
+    let features = gates.framework_gates();
+    let args_completer = args::ArgsCompleter { registry, gates: &features };
+    let mut lists = decode::reject_lists_as_objects(&mut value);
+    let (written, undecoded) = decode::decode_strict(value.clone());
+    lists.extend(undecoded);
+    let undecoded = lists;
+    let Some(written) = written else { return Err(undecoded) };
+    let mut config = defaults::complete(written, version, gates);
+    adjust(&mut config);
+    let mut args = Vec::new();
+    let mut errors = undecoded;
+    let is_decoded = errors.is_empty();
+    for (i, profile) in config.profiles.iter_mut().enumerate() {
+        let (complete, found) = args_completer.complete(&format!("profiles[{i}]"), profile);
+        args.push(complete);
+        errors.extend(found);
+    }
+    let is_old = has_policy || version != ConfigVersion::V1;
+    if is_decoded {
+        errors.extend(validate::validate(&config, is_old));
+    }
+    let resolver =
+        resolve::Resolver { registry, gates, features: &features, written: &value, is_old };
+    if !errors.is_empty() {
+        errors.extend(resolver.unknown_plugins(&config));
+        return Err(errors);
+    }
+    let profiles = resolver.resolve(&config, args)?;
+    let notes = [
+        unsupported::plugin_note(&config.profiles, registry),
+        unsupported::no_effect_note(&config),
+        (!is_old).then(|| unsupported::old_plugin_note(&config.profiles)).flatten(),
+    ];
+    let notes =
+        gates.ineffective_gate_notes().into_iter().chain(notes.into_iter().flatten()).collect();
+    for profile in &mut config.profiles {
+        if is_old {
+            crate::volume_limits::replace(&mut profile.plugins);
+        }
+        resolve::trim_args(profile, registry);
+    }
+    Ok(CheckedConfiguration { config, profiles, notes })
+}

@@ -1,0 +1,201 @@
+//! Legacy Policies.
+
+use expect_test::{Expect, expect};
+use loadmaster_api::document::Document;
+use loadmaster_config::{AllFeatureGates, PolicySource, check_configuration, policy_source};
+
+use crate::old_versions::{shown, try_check};
+use crate::testkit::registry_with_old_plugins;
+
+/// The plugins, arguments and notes of a Policy without its header; or the errors.
+#[track_caller]
+fn check(members: &str, want: &Expect) {
+    let separator = if members.is_empty() { "" } else { "," };
+    let text = format!("{{\"kind\": \"Policy\", \"apiVersion\": \"v1\"{separator}\n{members}\n}}");
+    let document = Document::new("policy.json", text);
+    let registry = registry_with_old_plugins();
+    let got = match check_configuration(&document, &registry, &AllFeatureGates::default()) {
+        Ok(checked) => {
+            let extenders = serde_json::to_string(&checked.config.extenders).unwrap();
+            format!("{}extenders {extenders}\n", shown(&checked))
+        }
+        Err(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+    };
+    want.assert_eq(&got);
+}
+
+#[test]
+fn absent_lists_mean_the_defaults_and_empty_ones_nothing() {
+    check(
+        "",
+        &expect![[r#"
+        preEnqueue: SchedulingGates DynamicResources DefaultPreemption
+        queueSort: PrioritySort
+        preFilter: DynamicResources NodeDeclaredFeatures NodeResourcesFit NodePorts NodeAffinity VolumeBinding PodTopologySpread InterPodAffinity NodeVolumeLimits VolumeZone VolumeRestrictions
+        filter: DynamicResources NodeDeclaredFeatures NodeUnschedulable NodeResourcesFit NodeName NodePorts NodeAffinity VolumeRestrictions TaintToleration EBSLimits GCEPDLimits NodeVolumeLimits AzureDiskLimits VolumeBinding VolumeZone PodTopologySpread InterPodAffinity
+        postFilter: DynamicResources DefaultPreemption
+        preScore: PodTopologySpread InterPodAffinity NodeAffinity TaintToleration NodeResourcesBalancedAllocation
+        score: DynamicResources=1 NodeResourcesBalancedAllocation=1 PodTopologySpread=2 ImageLocality=1 InterPodAffinity=1 NodeResourcesLeastAllocated=1 NodeAffinity=1 NodePreferAvoidPods=10000 TaintToleration=1
+        reserve: DynamicResources VolumeBinding
+        preBind: DynamicResources VolumeBinding
+        bind: DefaultBinder
+        DefaultPreemption {"minCandidateNodesAbsolute":100,"minCandidateNodesPercentage":10}
+        InterPodAffinity {"hardPodAffinityWeight":1,"ignorePreferredTermsOfExistingPods":false}
+        PodTopologySpread {"defaultingType":"System"}
+        extenders []
+    "#]],
+    );
+    check(
+        r#""predicates": [], "priorities": []"#,
+        &expect![[r#"
+        preEnqueue: SchedulingGates DynamicResources DefaultPreemption
+        queueSort: PrioritySort
+        preFilter: DynamicResources NodeDeclaredFeatures
+        filter: DynamicResources NodeDeclaredFeatures NodeUnschedulable TaintToleration
+        postFilter: DynamicResources DefaultPreemption
+        score: DynamicResources=1
+        reserve: DynamicResources
+        preBind: DynamicResources
+        bind: DefaultBinder
+        DefaultPreemption {"minCandidateNodesAbsolute":100,"minCandidateNodesPercentage":10}
+        extenders []
+    "#]],
+    );
+}
+
+#[test]
+fn predicates_and_priorities_with_arguments() {
+    check(
+        r#""predicates": [
+  {"name": "PodFitsPorts"}, {"name": "GeneralPredicates"}, {"name": "CheckNodeMemoryPressure"},
+  {"name": "ByRegion", "argument": {"serviceAffinity": {"labels": ["region"]}}},
+  {"name": "OnlyRacks", "argument": {"labelsPresence": {"labels": ["rack", "row"], "presence": true}}},
+  {"name": "NoRetired", "argument": {"labelsPresence": {"labels": ["retired"]}}},
+  {"name": "MaxCinderVolumeCount"}
+],
+"priorities": [
+  {"name": "EqualPriority", "weight": 1}, {"name": "ServiceSpreadingPriority", "weight": 4}, {"name": "EvenPodsSpreadPriority", "weight": 3},
+  {"name": "SpreadZones", "weight": 2, "argument": {"serviceAntiAffinity": {"label": "zone"}}},
+  {"name": "PreferSsd", "weight": 2, "argument": {"labelPreference": {"label": "ssd", "presence": true}}},
+  {"name": "AvoidOld", "weight": 2, "argument": {"labelPreference": {"label": "old"}}},
+  {"name": "Packing", "weight": 5, "argument": {"requestedToCapacityRatioArguments": {
+    "shape": [{"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}], "resources": [{"name": "cpu", "weight": 2}]}}},
+  {"name": "InterPodAffinityPriority", "weight": 1}
+],
+"hardPodAffinitySymmetricWeight": 10, "alwaysCheckAllPredicates": true"#,
+        &expect![[r#"
+            preEnqueue: SchedulingGates DynamicResources DefaultPreemption
+            queueSort: PrioritySort
+            preFilter: DynamicResources NodeDeclaredFeatures NodeResourcesFit NodePorts NodeAffinity ServiceAffinity
+            filter: DynamicResources NodeDeclaredFeatures NodeUnschedulable NodeResourcesFit NodeName NodePorts NodeAffinity TaintToleration NodeLabel ServiceAffinity CinderLimits
+            postFilter: DynamicResources DefaultPreemption
+            preScore: PodTopologySpread InterPodAffinity
+            score: DynamicResources=1 PodTopologySpread=3 InterPodAffinity=1 NodeLabel=4 RequestedToCapacityRatio=5 ServiceAffinity=2
+            reserve: DynamicResources
+            preBind: DynamicResources
+            bind: DefaultBinder
+            DefaultPreemption {"minCandidateNodesAbsolute":100,"minCandidateNodesPercentage":10}
+            InterPodAffinity {"hardPodAffinityWeight":10,"ignorePreferredTermsOfExistingPods":false}
+            NodeLabel {"absentLabels":["retired"],"absentLabelsPreference":["old"],"presentLabels":["rack","row"],"presentLabelsPreference":["ssd"]}
+            PodTopologySpread {"defaultingType":"System"}
+            RequestedToCapacityRatio {"resources":[{"name":"cpu","weight":2}],"shape":[{"score":0,"utilization":0},{"score":10,"utilization":100}]}
+            ServiceAffinity {"affinityLabels":["region"],"antiAffinityLabelsPreference":["zone"]}
+            note: alwaysCheckAllPredicates has no effect on placements: a node is reported with the first plugin that rejects it; `loadmaster explain` shows all
+            note: predicate CheckNodeMemoryPressure has no effect: nodes with this condition have a taint, which TaintToleration checks
+            note: priority EqualPriority has no effect: all nodes get the same score
+            extenders []
+        "#]],
+    );
+}
+
+#[test]
+fn extenders_of_a_policy() {
+    check(
+        r#""predicates": [], "priorities": [], "extenders": [{
+  "apiVersion": "v1beta1", "URLPrefix": "http://127.0.0.1:8888/", "filterVerb": "filter", "prioritizeVerb": "prioritize", "weight": 5,
+  "enableHttps": false, "httpTimeout": 2500000000, "nodecachecapable": true, "managedResources": [{"name": "example.com/gpu", "IgnoredByScheduler": true}]
+}]"#,
+        &expect![[
+            r#"policy.json:4:149: extenders[0].managedResources[0].IgnoredByScheduler: can't find NodeResourcesFitArgs in plugin config of profile "default-scheduler""#
+        ]],
+    );
+}
+
+#[test]
+fn all_errors_of_a_policy_are_reported() {
+    check(
+        r#""predicates": [
+  {"name": "GeneralPredicate"},
+  {"name": "Two", "argument": {"serviceAffinity": {"labels": []}, "labelsPresence": {"labels": []}}},
+  {"name": "None", "argument": {}},
+  {"nam": "HostName"}
+],
+"priorities": [
+  {"name": "LeastRequestedPriority"},
+  {"name": "LeastRequested", "weight": 1},
+  {"name": "A", "weight": 1, "argument": {"labelPreference": {"label": "a"}}},
+  {"name": "B", "weight": 2, "argument": {"labelPreference": {"label": "b"}}},
+  {"name": "C", "weight": 99999999999}
+],
+"extenders": [{"urlPrefix": "http://a", "filterVerbs": "f", "httpTimeout": "5s", "prioritizeVerb": "p"}],
+"hardPodAffinitySymmetricWeight": 101, "Priorities": []"#,
+        &expect![[r#"
+            policy.json:3:12: predicates[0].name: predicate type not found for "GeneralPredicate"; did you mean "GeneralPredicates"?
+            policy.json:4:31: predicates[1].argument: Invalid value: "Two": exactly 1 predicate argument is required: serviceAffinity or labelsPresence
+            policy.json:5:32: predicates[2].argument: Invalid value: "None": exactly 1 predicate argument is required: serviceAffinity or labelsPresence
+            policy.json:6:11: predicates[3].nam: unknown field `nam`, expected `name` or `argument`; did you mean "name"?
+            policy.json:9:3: priorities[0].weight: Invalid value: 0: priority LeastRequestedPriority should have a positive weight applied to it or it has overflown
+            policy.json:10:12: priorities[1].name: priority type not found for "LeastRequested"; did you mean "LeastRequestedPriority"?
+            policy.json:12:27: priorities[3].weight: Invalid value: 2: LabelPreference priority "B" has a different weight with "A"
+            policy.json:13:27: priorities[4].weight: Invalid value: 99999999999: priority C should have a positive weight applied to it or it has overflown
+            policy.json:15:15: extenders[0].weight: Invalid value: 0: must have a positive weight applied to it
+            policy.json:15:56: extenders[0].filterVerbs: unknown field `filterVerbs`, expected one of `urlPrefix`, `filterVerb`, `preemptVerb`, `prioritizeVerb`, `weight`, `bindVerb`, `enableHTTPS`, `tlsConfig`, `httpTimeout`, `nodeCacheCapable`, `managedResources`, `ignorable`; did you mean "filterVerb"?
+            policy.json:15:76: extenders[0].httpTimeout: Invalid value: "5s": a number of nanoseconds is expected, such as 5000000000
+            policy.json:16:35: hardPodAffinitySymmetricWeight: Invalid value: 101: not in valid range [0-100]
+            policy.json:16:54: Priorities: unknown field `Priorities`, expected one of `predicates`, `priorities`, `extenders`, `hardPodAffinitySymmetricWeight`, `alwaysCheckAllPredicates`; did you mean "priorities"?"#]],
+    );
+}
+
+#[test]
+fn a_policy_of_v1alpha1_keeps_the_name_of_the_scheduler() {
+    let yaml = "schedulerName: my-scheduler\nalgorithmSource: {policy: {file: {path: p.json}}}\nbindTimeoutSeconds: 9\n";
+    let policy = r#"{"kind": "Policy", "apiVersion": "v1", "predicates": [{"name": "CheckVolumeBinding"}], "priorities": []}"#;
+    let checked = try_check("v1alpha1", yaml, Some(policy)).unwrap();
+    assert_eq!(checked.profiles[0].scheduler_name, "my-scheduler");
+    assert_eq!(checked.profiles[0].args_of("VolumeBinding")["bindTimeoutSeconds"], 9);
+    let errors = try_check("v1alpha1", yaml, None).unwrap_err();
+    assert!(
+        errors.starts_with("config.yaml:4:27: algorithmSource.policy: Required value"),
+        "{errors}"
+    );
+    let errors = try_check("v1alpha1", "plugins: {}\n", Some(policy)).unwrap_err();
+    assert!(
+        errors.contains("using Plugins and Policy simultaneously is not supported"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn where_a_configuration_says_its_policy_is() {
+    let source = |text: &str| {
+        let text = format!(
+            "apiVersion: kubescheduler.config.k8s.io/v1alpha1\nalgorithmSource:\n  policy: {text}\n"
+        );
+        policy_source(&Document::new("c.yaml", text))
+            .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let file = PolicySource::File { path: "/p.json".to_owned() };
+    assert_eq!(source("{file: {path: /p.json}}"), Ok(Some(file)));
+    let config_map =
+        PolicySource::ConfigMap { namespace: "kube-system".to_owned(), name: "p".to_owned() };
+    assert_eq!(source("{configMap: {name: p}}"), Ok(Some(config_map)));
+    let both = source("{configMap: {name: p}, file: {path: p}}").unwrap_err();
+    assert_eq!(
+        both,
+        [
+            "c.yaml:3:11: algorithmSource.policy: Required value: either file.path or configMap.name is expected"
+        ]
+    );
+    let misspelt = source("{files: {path: p}}").unwrap_err();
+    assert!(misspelt.iter().any(|error| error.contains("unknown field `files`")), "{misspelt:?}");
+}
