@@ -8,10 +8,12 @@ mod apply;
 mod compare;
 mod coverage;
 mod deviations;
+mod old_configurations;
 pub(crate) mod process;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
 
@@ -52,6 +54,16 @@ pub struct Args {
     /// Run so many cases of the plugins of scheduler-plugins instead, compared with these.
     #[arg(long, value_name = "CASES", conflicts_with_all = ["cases", "preemption", "claims", "apply"])]
     scheduler_plugins: Option<u64>,
+    /// Read so many random configuration files of every version before v1, and so many Policies, and compare with the kube-schedulers that
+    /// read them.
+    #[arg(long, value_name = "CASES", conflicts_with_all = ["cases", "preemption", "claims", "apply", "scheduler_plugins"])]
+    old_configurations: Option<u64>,
+    /// Keep the answers of the old schedulers in this file.
+    #[arg(long, value_name = "FILE", requires = "old_configurations")]
+    record: Option<PathBuf>,
+    /// Compare old configurations with the answers in this file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cases", "preemption", "claims", "apply", "scheduler_plugins", "old_configurations"])]
+    recorded: Option<PathBuf>,
     /// Run only the case with this number, and show both answers.
     #[arg(long)]
     only: Option<u64>,
@@ -104,6 +116,12 @@ pub fn run(args: &Args) -> Result<bool> {
     let seed = args.seed.unwrap_or_else(process::seed_from_clock);
     if let Some(n) = args.apply {
         return apply::run(n, seed, args.only);
+    }
+    if let Some(n) = args.old_configurations {
+        return old_configurations::run(n, seed, args.only, args.record.as_deref());
+    }
+    if let Some(file) = &args.recorded {
+        return old_configurations::run_recorded(file);
     }
     let binary = args.program().build()?;
     let (subject, flag) = args.subject(args.n_cases());

@@ -18,14 +18,14 @@ pub enum OracleProgram {
 }
 
 impl OracleProgram {
-    /// The directory of its Go module, the package and the name of the binary.
-    fn paths(self) -> (&'static str, &'static str, &'static str) {
-        match self {
+    fn program(self) -> GoProgram {
+        let (module, package, name) = match self {
             OracleProgram::KubeScheduler => ("conformance", "./cmd/oracle", "oracle"),
             OracleProgram::SchedulerPlugins => {
                 ("conformance/scheduler-plugins", ".", "scheduler-plugins-oracle")
             }
-        }
+        };
+        GoProgram { module, package, name }
     }
 
     /// The Go module whose version is recorded.
@@ -38,7 +38,35 @@ impl OracleProgram {
 
     /// The binary, built by `go build` if it is missing or older than its sources.
     pub fn build(self) -> Result<PathBuf> {
-        let (module, package, name) = self.paths();
+        self.program().build()
+    }
+
+    /// The version that is recorded in scenarios: that of kube-scheduler, such as `v1.36.3`, or `scheduler-plugins v0.35.4-devel`.
+    pub fn version(self) -> Result<String> {
+        let module = self.program().module;
+        let version = required_version(&crate::root()?.join(module), self.recorded_module())?;
+        Ok(match self {
+            OracleProgram::KubeScheduler => version,
+            OracleProgram::SchedulerPlugins => format!("scheduler-plugins {version}"),
+        })
+    }
+}
+
+/// A Go program of the tests.
+#[derive(Clone, Copy, Debug)]
+pub struct GoProgram {
+    /// The directory of its Go module.
+    pub module: &'static str,
+    /// The package, relative to the module.
+    pub package: &'static str,
+    /// The name of the binary.
+    pub name: &'static str,
+}
+
+impl GoProgram {
+    /// The binary, built by `go build` if it is missing or older than its sources.
+    pub fn build(self) -> Result<PathBuf> {
+        let GoProgram { module, package, name } = self;
         let root = crate::root()?;
         let module = root.join(module);
         let binary = root.join("conformance/bin").join(name);
@@ -70,16 +98,6 @@ impl OracleProgram {
             }
             Err(error) => Err(error).context("running go; the oracle needs Go 1.26 or newer"),
         }
-    }
-
-    /// The version that is recorded in scenarios: that of kube-scheduler, such as `v1.36.3`, or `scheduler-plugins v0.35.4-devel`.
-    pub fn version(self) -> Result<String> {
-        let (module, ..) = self.paths();
-        let version = required_version(&crate::root()?.join(module), self.recorded_module())?;
-        Ok(match self {
-            OracleProgram::KubeScheduler => version,
-            OracleProgram::SchedulerPlugins => format!("scheduler-plugins {version}"),
-        })
     }
 }
 
