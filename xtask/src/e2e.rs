@@ -35,6 +35,7 @@ mod workload;
 mod audit;
 mod bound_pods;
 mod controller_manager;
+mod old_configurations;
 mod outcome_checks;
 mod plot;
 mod scheduler;
@@ -108,6 +109,8 @@ enum E2eCommand {
     Gangs(gangs::Args),
     /// Test GPU sharing with the example extenders.
     Gpushare(gpushare::Args),
+    /// Start Loadmaster with command lines, configurations and Policies of older versions.
+    OldConfigurations(old_configurations::Args),
     /// Benchmark kube-apiserver with etcd and the embedded API server.
     Servers(apiserver_benchmark::Args),
     /// Run the real kube-scheduler and kube-controller-manager on the embedded API server.
@@ -178,6 +181,7 @@ async fn dispatch(what: &E2eCommand) -> Result<bool> {
         E2eCommand::Gang(args) => gang::run(args).await,
         E2eCommand::Gangs(args) => gangs::run(args).await,
         E2eCommand::Gpushare(args) => gpushare::run(args).await,
+        E2eCommand::OldConfigurations(args) => old_configurations::run(args).await,
         E2eCommand::Servers(args) => apiserver_benchmark::run(args).await,
         E2eCommand::Guests(args) => upstream_components::run(args).await,
         E2eCommand::Rbac(args) => rbac::run(args).await,

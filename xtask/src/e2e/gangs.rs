@@ -6,7 +6,7 @@
 //! killed, and PodGroups are deleted while their pods are scheduled. What the other scheduler does wrong is only printed.
 
 mod history;
-mod objects;
+pub mod objects;
 mod quotas;
 mod restarts;
 mod waves;

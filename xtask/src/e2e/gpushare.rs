@@ -100,14 +100,14 @@ async fn run_one(args: &Args, kind: SchedulerKind) -> Result<()> {
 }
 
 /// A running extender.
-struct Extender {
+pub struct Extender {
     process: Process,
     url: String,
 }
 
 impl Extender {
     /// Starts it and waits until it is ready.
-    async fn start(name: &str, folder: &Path, kubeconfig: Option<&Path>) -> Result<Extender> {
+    pub async fn start(name: &str, folder: &Path, kubeconfig: Option<&Path>) -> Result<Extender> {
         let address = format!("127.0.0.1:{}", free_port()?);
         let mut command = Command::new(programs::folder()?.join(name));
         match kubeconfig {
@@ -129,8 +129,13 @@ impl Extender {
         bail!("{name} was not ready in time")
     }
 
+    /// Its URL without a path.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     /// The value of one of its metrics.
-    async fn count(&self, metric: &str) -> Result<u64> {
+    pub async fn count(&self, metric: &str) -> Result<u64> {
         let metrics = ApiClient::insecure(&self.url, None)?.get("/metrics").await?;
         let metrics = String::from_utf8_lossy(&metrics);
         let value = metrics.lines().find_map(|line| line.strip_prefix(metric));
@@ -139,7 +144,7 @@ impl Extender {
     }
 
     /// Stops it as a kubelet does, with SIGTERM.
-    async fn stop(mut self) -> Result<()> {
+    pub async fn stop(mut self) -> Result<()> {
         self.process.terminate()?;
         let status = self.process.wait(special_pods::STEP_TIMEOUT).await?;
         ensure!(status.success(), "{} ended with {status} after SIGTERM", self.url);
