@@ -24,7 +24,7 @@ fn errors_have_a_position() {
     let unknown = format!("{HEAD}profiles:\n- schedulerName: a\n  plugin: {{}}\n");
     let folder = Folder::new().with("scheduler.yaml", &unknown);
     expect![[r#"
-        2> error: scheduler.yaml:5:11: profiles[0].plugin: unknown field `plugin`, expected one of `schedulerName`, `percentageOfNodesToScore`, `plugins`, `pluginConfig`
+        2> error: scheduler.yaml:5:11: profiles[0].plugin: unknown field `plugin`, expected one of `schedulerName`, `percentageOfNodesToScore`, `plugins`, `pluginConfig`; did you mean "plugins"?
         exit 2
     "#]].assert_eq(&folder.run(&["config", "check", "scheduler.yaml"]));
 
