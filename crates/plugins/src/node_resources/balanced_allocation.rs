@@ -116,9 +116,15 @@ impl PreScore for BalancedAllocation {
 }
 
 impl Score for BalancedAllocation {
-    fn score(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
-        let Some(scored_requests) = cx.cycle.get(self.scored_requests) else { return Ok(0) };
-        Ok(ScoreFormula::BalancedAllocation.score(scored_requests.node_amounts(node)))
+    fn score(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
+        let score = |scored_requests: &ScoredRequests| {
+            ScoreFormula::BalancedAllocation.score(scored_requests.node_amounts(node))
+        };
+        Ok(match cx.cycle.get(self.scored_requests) {
+            Some(scored_requests) => score(scored_requests),
+            // The profile disables PreScore.
+            None => self.scored_requests(pod).as_ref().map_or(0, score),
+        })
     }
 }
 

@@ -245,7 +245,7 @@ impl PreFilter for Fit {
 impl Filter for Fit {
     fn filter(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection> {
         let Some(filter_requests) = cx.cycle.get(self.filter_requests) else {
-            return Err(missing_state("PreFilter").into());
+            return Err(missing_state().into());
         };
         filter_requests
             .check(node.n_pods(), node.allocatable_pods(), |resource| resource.node_amounts(node))
@@ -265,15 +265,17 @@ impl PreScore for Fit {
 }
 
 impl Score for Fit {
-    fn score(&self, cx: Cx<'_>, _: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
-        let scored_requests =
-            cx.cycle.get(self.scored_requests).ok_or_else(|| missing_state("PreScore"))?;
-        Ok(self.formula.score(scored_requests.node_amounts(node)))
+    fn score(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<i64, Failure> {
+        Ok(match cx.cycle.get(self.scored_requests) {
+            Some(scored_requests) => self.formula.score(scored_requests.node_amounts(node)),
+            // The profile disables PreScore.
+            None => self.formula.score(self.scored_requests(pod).node_amounts(node)),
+        })
     }
 }
 
-fn missing_state(point: &str) -> Failure {
-    Failure::new(format!("reading \"{point}{NAME}\" from cycleState: not found"))
+fn missing_state() -> Failure {
+    Failure::new(format!("reading \"PreFilter{NAME}\" from cycleState: not found"))
 }
 
 impl Fit {
