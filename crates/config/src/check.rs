@@ -95,7 +95,8 @@ pub fn check_configuration_value(
     registry: &Registry,
     gates: &AllFeatureGates,
 ) -> Result<CheckedConfiguration, Vec<FieldError>> {
-    check_input(value, None, registry, gates, |_| ())
+    let Input { configuration, policy } = Input::new(value, None);
+    check_input(configuration, policy, registry, gates, |_| ())
         .map_err(|errors| errors.into_iter().map(|(_, error)| error).collect())
 }
 
@@ -106,7 +107,7 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Decodes the documents. A Policy in place of a configuration stands for the defaults with this Policy.
+    /// Decodes the documents.
     pub fn read(documents: ConfigurationDocuments<'_>) -> Result<Input, Vec<ConfigurationError>> {
         let mut errors = Vec::new();
         let mut read = |document: Option<&Document>| {
@@ -118,11 +119,15 @@ impl Input {
         if !errors.is_empty() {
             return Err(errors);
         }
+        Ok(Input::new(configuration, policy))
+    }
+
+    /// A Policy in place of a configuration stands for the defaults with this Policy.
+    fn new(configuration: Value, policy: Option<Value>) -> Input {
         if configuration["kind"] == POLICY_KIND && policy.is_none() {
-            let policy = Some(configuration);
-            return Ok(Input { configuration: empty_configuration(), policy });
+            return Input { configuration: empty_configuration(), policy: Some(configuration) };
         }
-        Ok(Input { configuration, policy })
+        Input { configuration, policy }
     }
 }
 

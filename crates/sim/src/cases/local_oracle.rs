@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use loadmaster_api::document::Document;
 use loadmaster_api::snapshot::{Snapshot, SnapshotError};
-use loadmaster_api::{Namespace, Node, Pod, Str, Timestamp};
+use loadmaster_api::{ExtraFields, ExtraFieldsByKind, Namespace, Node, Pod, Str, Timestamp};
 use loadmaster_config::{
     AllFeatureGates, CheckedConfiguration, ExtensionPoint, FeatureGateError,
     check_configuration_value, default_configuration,
@@ -153,7 +153,8 @@ impl LocalOracle {
         let [target] = target[..] else {
             return Err(LocalOracleError::PodNotFound(case.pod.clone()));
         };
-        let snapshot = snapshot(&others)?;
+        let mut snapshot = snapshot(&others)?;
+        add_extra_fields(&mut snapshot, profiles, &others);
         let target =
             pod(target).map_err(|source| LocalOracleError::Object { side: "target", source })?;
         let mut input = world_loader::load_scheduling_input_for_pod(
@@ -210,6 +211,18 @@ fn snapshot(objects: &[&Value]) -> Result<Snapshot, SnapshotError> {
     let objects: Vec<Value> = objects.collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     Snapshot::read(&[Document::new("case.json", list.to_string())])
+}
+
+/// Adds the fields of nodes that plugins need beyond those that the scheduler reads, such as annotations.
+fn add_extra_fields(snapshot: &mut Snapshot, profiles: &[Profile], objects: &[&Value]) {
+    let needs = profiles.iter().fold(ExtraFieldsByKind::default(), |all, it| all.union(it.needs));
+    for node in &mut snapshot.nodes {
+        let is_this = |object: &&&Value| {
+            object["kind"] == "Node" && object["metadata"]["name"] == *node.object.metadata.name
+        };
+        let found = objects.iter().find(is_this);
+        node.object.extra = found.and_then(|object| ExtraFields::from_value(object, needs.nodes));
+    }
 }
 
 fn is_pod(object: &Value, full_name: &str) -> bool {
