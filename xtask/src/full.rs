@@ -30,6 +30,7 @@ const STEPS: &[Step] = &[
     Xtask("oracle --claims 20000"),
     Xtask("oracle --scheduler-plugins 5000"),
     Xtask("oracle --old-configurations 2000"),
+    Xtask("oracle --old-decisions 1000"),
     Xtask("oracle --apply 5000"),
     Xtask("twin --steps 400000"),
     Xtask("twin --preemption 5000"),

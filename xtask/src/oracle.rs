@@ -9,6 +9,7 @@ mod compare;
 mod coverage;
 mod deviations;
 mod old_configurations;
+mod old_decisions;
 pub(crate) mod process;
 
 use std::collections::BTreeMap;
@@ -58,11 +59,15 @@ pub struct Args {
     /// read them.
     #[arg(long, value_name = "CASES", conflicts_with_all = ["cases", "preemption", "claims", "apply", "scheduler_plugins"])]
     old_configurations: Option<u64>,
+    /// Let the plugins of each old kube-scheduler and those of Loadmaster filter and score the nodes of so many random clusters, with
+    /// random configurations of that time and Policies, and compare.
+    #[arg(long, value_name = "CASES", conflicts_with_all = ["cases", "preemption", "claims", "apply", "scheduler_plugins", "old_configurations"])]
+    old_decisions: Option<u64>,
     /// Keep the answers of the old schedulers in this file.
     #[arg(long, value_name = "FILE", requires = "old_configurations")]
     record: Option<PathBuf>,
     /// Compare old configurations with the answers in this file.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["cases", "preemption", "claims", "apply", "scheduler_plugins", "old_configurations"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cases", "preemption", "claims", "apply", "scheduler_plugins", "old_configurations", "old_decisions"])]
     recorded: Option<PathBuf>,
     /// Run only the case with this number, and show both answers.
     #[arg(long)]
@@ -119,6 +124,9 @@ pub fn run(args: &Args) -> Result<bool> {
     }
     if let Some(n) = args.old_configurations {
         return old_configurations::run(n, seed, args.only, args.record.as_deref());
+    }
+    if let Some(n) = args.old_decisions {
+        return old_decisions::run(n, seed, args.only, args.tries);
     }
     if let Some(file) = &args.recorded {
         return old_configurations::run_recorded(file);

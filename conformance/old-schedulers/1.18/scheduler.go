@@ -37,11 +37,8 @@ func quietLog() {
 
 // readConfiguration does what kube-scheduler does with its --config file.
 func readConfiguration(text []byte) (answer, error) {
-	cfg, err := decode(text)
+	cfg, err := validConfiguration(text)
 	if err != nil {
-		return nil, err
-	}
-	if err := validation.ValidateKubeSchedulerConfiguration(cfg).ToAggregate(); err != nil {
 		return nil, err
 	}
 	if cfg.LeaderElection.LeaderElect {
@@ -58,6 +55,14 @@ func readConfiguration(text []byte) (answer, error) {
 		configs[i] = append(configs[i], ignoredResources(cfg.Extenders)...)
 	}
 	return answerFor(cfg, configs)
+}
+
+func validConfiguration(text []byte) (*config.KubeSchedulerConfiguration, error) {
+	cfg, err := decode(text)
+	if err != nil {
+		return nil, err
+	}
+	return cfg, validation.ValidateKubeSchedulerConfiguration(cfg).ToAggregate()
 }
 
 // decode is strict, and lenient for v1alpha1.
@@ -86,28 +91,11 @@ func decode(text []byte) (*config.KubeSchedulerConfiguration, error) {
 // readPolicy does what kube-scheduler does with its --policy-config-file flag and no
 // --config file.
 func readPolicy(text []byte) (answer, error) {
-	file, err := os.CreateTemp("", "policy")
+	cfg, remove, err := policyConfiguration(text)
 	if err != nil {
 		return nil, err
 	}
-	defer os.Remove(file.Name())
-	if _, err := file.Write(text); err != nil {
-		return nil, err
-	}
-	if err := file.Close(); err != nil {
-		return nil, err
-	}
-	versioned := configv1alpha2.KubeSchedulerConfiguration{}
-	scheme.Scheme.Default(&versioned)
-	cfg := &config.KubeSchedulerConfiguration{}
-	if err := scheme.Scheme.Convert(&versioned, cfg, nil); err != nil {
-		return nil, err
-	}
-	cfg.AlgorithmSource = config.SchedulerAlgorithmSource{
-		Policy: &config.SchedulerPolicySource{
-			File: &config.SchedulerPolicyFileSource{Path: file.Name()},
-		},
-	}
+	defer remove()
 	policy := &config.Policy{}
 	if err := runtime.DecodeInto(scheme.Codecs.UniversalDecoder(), text, policy); err != nil {
 		return nil, err
@@ -124,6 +112,35 @@ func readPolicy(text []byte) (answer, error) {
 	result["extenders"] = plain(policy.Extenders)
 	result["alwaysCheckAllPredicates"] = policy.AlwaysCheckAllPredicates
 	return result, nil
+}
+
+// policyConfiguration writes a Policy into a file. The configuration is that of a kube-scheduler with no --config file.
+func policyConfiguration(text []byte) (*config.KubeSchedulerConfiguration, func(), error) {
+	file, err := os.CreateTemp("", "policy")
+	if err != nil {
+		return nil, nil, err
+	}
+	remove := func() { os.Remove(file.Name()) }
+	_, err = file.Write(text)
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	versioned := configv1alpha2.KubeSchedulerConfiguration{}
+	scheme.Scheme.Default(&versioned)
+	cfg := &config.KubeSchedulerConfiguration{}
+	if err == nil {
+		err = scheme.Scheme.Convert(&versioned, cfg, nil)
+	}
+	if err != nil {
+		remove()
+		return nil, nil, err
+	}
+	cfg.AlgorithmSource = config.SchedulerAlgorithmSource{
+		Policy: &config.SchedulerPolicySource{
+			File: &config.SchedulerPolicyFileSource{Path: file.Name()},
+		},
+	}
+	return cfg, remove, nil
 }
 
 // policyPluginConfig is the part of createFromConfig that makes plugin arguments: the scheduler
@@ -194,7 +211,8 @@ func ignoredResources(extenders []config.Extender) []config.PluginConfig {
 func answerFor(cfg *config.KubeSchedulerConfiguration, configs [][]config.PluginConfig) (answer, error) {
 	// The scheduler writes defaults into them.
 	extenders := plain(cfg.Extenders)
-	sched, stop, err := newScheduler(cfg)
+	client := fake.NewSimpleClientset()
+	sched, stop, err := newScheduler(client, newFactory(client), cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -224,9 +242,12 @@ func answerFor(cfg *config.KubeSchedulerConfiguration, configs [][]config.Plugin
 	}, nil
 }
 
-func newScheduler(cfg *config.KubeSchedulerConfiguration) (*scheduler.Scheduler, func(), error) {
-	client := fake.NewSimpleClientset()
-	factory := informers.NewSharedInformerFactory(client, 0)
+func newFactory(client *fake.Clientset) informers.SharedInformerFactory {
+	return informers.NewSharedInformerFactory(client, 0)
+}
+
+// newScheduler makes a scheduler that does not run.
+func newScheduler(client *fake.Clientset, factory informers.SharedInformerFactory, cfg *config.KubeSchedulerConfiguration) (*scheduler.Scheduler, func(), error) {
 	stopped := make(chan struct{})
 	stop := func() { close(stopped) }
 	sched, err := scheduler.New(client,
@@ -274,7 +295,8 @@ func extensionPoints() (answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	sched, stop, err := newScheduler(cfg)
+	client := fake.NewSimpleClientset()
+	sched, stop, err := newScheduler(client, newFactory(client), cfg)
 	if err != nil {
 		return nil, err
 	}

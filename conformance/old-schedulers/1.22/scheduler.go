@@ -8,6 +8,7 @@ import (
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -32,16 +33,8 @@ func quietLog() {
 
 // readConfiguration does what kube-scheduler does with its --config file.
 func readConfiguration(text []byte) (answer, error) {
-	object, gvk, err := scheme.Codecs.UniversalDecoder().Decode(text, nil, nil)
+	cfg, err := decode(text)
 	if err != nil {
-		return nil, err
-	}
-	cfg, ok := object.(*config.KubeSchedulerConfiguration)
-	if !ok {
-		return nil, fmt.Errorf("couldn't decode as KubeSchedulerConfiguration, got %s", gvk)
-	}
-	cfg.TypeMeta.APIVersion = gvk.GroupVersion().String()
-	if err := validation.ValidateKubeSchedulerConfiguration(cfg); err != nil {
 		return nil, err
 	}
 	if cfg.LeaderElection.LeaderElect {
@@ -55,28 +48,32 @@ func readConfiguration(text []byte) (answer, error) {
 	return answerFor(cfg, nil)
 }
 
+// decode reads a valid configuration.
+func decode(text []byte) (*config.KubeSchedulerConfiguration, error) {
+	object, gvk, err := scheme.Codecs.UniversalDecoder().Decode(text, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	cfg, ok := object.(*config.KubeSchedulerConfiguration)
+	if !ok {
+		return nil, fmt.Errorf("couldn't decode as KubeSchedulerConfiguration, got %s", gvk)
+	}
+	cfg.TypeMeta.APIVersion = gvk.GroupVersion().String()
+	if err := validation.ValidateKubeSchedulerConfiguration(cfg); err != nil {
+		return nil, err
+	}
+	return cfg, nil
+}
+
 // readPolicy does what kube-scheduler does with its --policy-config-file flag and no
 // --config file.
 func readPolicy(text []byte) (answer, error) {
-	file, err := os.CreateTemp("", "policy")
+	cfg, source, remove, err := policySource(text)
 	if err != nil {
 		return nil, err
 	}
-	defer os.Remove(file.Name())
-	if _, err := file.Write(text); err != nil {
-		return nil, err
-	}
-	if err := file.Close(); err != nil {
-		return nil, err
-	}
-	cfg, err := latest.Default()
-	if err != nil {
-		return nil, err
-	}
-	cfg.Profiles = nil
-	result, err := answerFor(cfg, &config.SchedulerPolicySource{
-		File: &config.SchedulerPolicyFileSource{Path: file.Name()},
-	})
+	defer remove()
+	result, err := answerFor(cfg, source)
 	if err != nil {
 		return nil, err
 	}
@@ -89,10 +86,35 @@ func readPolicy(text []byte) (answer, error) {
 	return result, nil
 }
 
+// policySource writes a Policy into a file. The configuration is that of a kube-scheduler with no --config file.
+func policySource(text []byte) (*config.KubeSchedulerConfiguration, *config.SchedulerPolicySource, func(), error) {
+	file, err := os.CreateTemp("", "policy")
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	remove := func() { os.Remove(file.Name()) }
+	_, err = file.Write(text)
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	var cfg *config.KubeSchedulerConfiguration
+	if err == nil {
+		cfg, err = latest.Default()
+	}
+	if err != nil {
+		remove()
+		return nil, nil, nil, err
+	}
+	cfg.Profiles = nil
+	source := &config.SchedulerPolicySource{File: &config.SchedulerPolicyFileSource{Path: file.Name()}}
+	return cfg, source, remove, nil
+}
+
 func answerFor(cfg *config.KubeSchedulerConfiguration, policy *config.SchedulerPolicySource) (answer, error) {
 	// The scheduler writes defaults into them.
 	extenders := plain(cfg.Extenders)
-	sched, captured, stop, err := newScheduler(cfg, policy)
+	client := fake.NewSimpleClientset()
+	sched, captured, stop, err := newScheduler(client, newFactory(client), cfg, policy)
 	if err != nil {
 		return nil, err
 	}
@@ -115,15 +137,18 @@ func answerFor(cfg *config.KubeSchedulerConfiguration, policy *config.SchedulerP
 	}, nil
 }
 
-// newScheduler makes a scheduler without a cluster. It returns the profiles with
+func newFactory(client *fake.Clientset) informers.SharedInformerFactory {
+	return scheduler.NewInformerFactory(client, 0)
+}
+
+// newScheduler makes a scheduler that does not run. It returns the profiles with
 // all their plugin arguments, too.
-func newScheduler(cfg *config.KubeSchedulerConfiguration, policy *config.SchedulerPolicySource) (*scheduler.Scheduler, []config.KubeSchedulerProfile, func(), error) {
-	client := fake.NewSimpleClientset()
+func newScheduler(client *fake.Clientset, factory informers.SharedInformerFactory, cfg *config.KubeSchedulerConfiguration, policy *config.SchedulerPolicySource) (*scheduler.Scheduler, []config.KubeSchedulerProfile, func(), error) {
 	stopped := make(chan struct{})
 	stop := func() { close(stopped) }
 	var captured []config.KubeSchedulerProfile
 	sched, err := scheduler.New(client,
-		scheduler.NewInformerFactory(client, 0),
+		factory,
 		func(string) events.EventRecorder { return nil },
 		stopped,
 		scheduler.WithComponentConfigVersion(cfg.TypeMeta.APIVersion),
@@ -173,12 +198,13 @@ func showProfile(sched *scheduler.Scheduler, profile config.KubeSchedulerProfile
 
 // extensionPoints shows the extension points that the in-tree plugins implement.
 func extensionPoints() (answer, error) {
-	object, _, err := scheme.Codecs.UniversalDecoder().Decode([]byte(
-		`{"apiVersion":"kubescheduler.config.k8s.io/v1beta1","kind":"KubeSchedulerConfiguration"}`), nil, nil)
+	cfg, err := decode([]byte(
+		`{"apiVersion":"kubescheduler.config.k8s.io/v1beta1","kind":"KubeSchedulerConfiguration"}`))
 	if err != nil {
 		return nil, err
 	}
-	sched, _, stop, err := newScheduler(object.(*config.KubeSchedulerConfiguration), nil)
+	client := fake.NewSimpleClientset()
+	sched, _, stop, err := newScheduler(client, newFactory(client), cfg, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 // Command old-scheduler reads configuration files with the code of an old
 // kube-scheduler and shows what that scheduler makes of them: the plugins of
-// every profile at every extension point, with weights, and their arguments.
+// every profile at every extension point, with weights, and their arguments; and
+// how these plugins decide about a pod.
 //
 // It reads one JSON question per line from standard input and writes one JSON
 // answer per line to standard output, in the same order:
@@ -8,11 +9,12 @@
 //	{"kind":"config","text":"apiVersion: ..."}   a KubeSchedulerConfiguration
 //	{"kind":"policy","text":"{...}"}             a Policy (up to 1.22)
 //	{"kind":"points"}                            the extension points of all in-tree plugins
+//	{"kind":"decide","text":"...","objects":[...],"pod":"default/web"}   what the plugins say about every node
 //
 // A file that the scheduler rejects is answered with {"errors":[...]}.
 //
 // The three modules next to each other are three versions of Kubernetes: they
-// share all files but scheduler.go.
+// share all files but scheduler.go and framework.go.
 package main
 
 import (
@@ -26,11 +28,6 @@ import (
 	"runtime/debug"
 	"strings"
 )
-
-type question struct {
-	Kind string `json:"kind"`
-	Text string `json:"text"`
-}
 
 // answer is the answer to a question, or {"errors": [...]}.
 type answer map[string]any
@@ -167,6 +164,8 @@ func answerLine(line []byte) (result answer) {
 			result, err = readPolicy([]byte(q.Text))
 		case "points":
 			result, err = extensionPoints()
+		case "decide":
+			result, err = decide(&q)
 		default:
 			err = fmt.Errorf("unknown kind of question %q", q.Kind)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -33,16 +34,8 @@ func quietLog() {
 
 // readConfiguration does what kube-scheduler does with its --config file.
 func readConfiguration(text []byte) (answer, error) {
-	object, gvk, err := scheme.Codecs.UniversalDecoder().Decode(text, nil, nil)
+	cfg, err := decode(text)
 	if err != nil {
-		return nil, err
-	}
-	cfg, ok := object.(*config.KubeSchedulerConfiguration)
-	if !ok {
-		return nil, fmt.Errorf("couldn't decode as KubeSchedulerConfiguration, got %s", gvk)
-	}
-	cfg.TypeMeta.APIVersion = gvk.GroupVersion().String()
-	if err := validation.ValidateKubeSchedulerConfiguration(cfg); err != nil {
 		return nil, err
 	}
 	if cfg.LeaderElection.LeaderElect {
@@ -55,7 +48,8 @@ func readConfiguration(text []byte) (answer, error) {
 	}
 	// The scheduler writes defaults into them.
 	extenders := plain(cfg.Extenders)
-	sched, captured, stop, err := newScheduler(cfg)
+	client := fake.NewSimpleClientset()
+	sched, captured, stop, err := newScheduler(client, newFactory(client), cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -84,19 +78,39 @@ func readConfiguration(text []byte) (answer, error) {
 	}, nil
 }
 
+// decode reads a valid configuration.
+func decode(text []byte) (*config.KubeSchedulerConfiguration, error) {
+	object, gvk, err := scheme.Codecs.UniversalDecoder().Decode(text, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	cfg, ok := object.(*config.KubeSchedulerConfiguration)
+	if !ok {
+		return nil, fmt.Errorf("couldn't decode as KubeSchedulerConfiguration, got %s", gvk)
+	}
+	cfg.TypeMeta.APIVersion = gvk.GroupVersion().String()
+	if err := validation.ValidateKubeSchedulerConfiguration(cfg); err != nil {
+		return nil, err
+	}
+	return cfg, nil
+}
+
 // readPolicy is about files that this version does not read.
 func readPolicy([]byte) (answer, error) {
 	return nil, fmt.Errorf("kube-scheduler 1.25 reads no Policy")
 }
 
-// newScheduler makes a scheduler without a cluster. It returns the profiles with
+func newFactory(client *fake.Clientset) informers.SharedInformerFactory {
+	return scheduler.NewInformerFactory(client, 0)
+}
+
+// newScheduler makes a scheduler that does not run. It returns the profiles with
 // all their plugin arguments, too.
-func newScheduler(cfg *config.KubeSchedulerConfiguration) (*scheduler.Scheduler, []config.KubeSchedulerProfile, func(), error) {
-	client := fake.NewSimpleClientset()
+func newScheduler(client *fake.Clientset, factory informers.SharedInformerFactory, cfg *config.KubeSchedulerConfiguration) (*scheduler.Scheduler, []config.KubeSchedulerProfile, func(), error) {
 	ctx, stop := context.WithCancel(context.Background())
 	var captured []config.KubeSchedulerProfile
 	sched, err := scheduler.New(client,
-		scheduler.NewInformerFactory(client, 0),
+		factory,
 		nil,
 		func(string) events.EventRecorder { return nil },
 		ctx.Done(),
@@ -147,12 +161,13 @@ func showProfile(sched *scheduler.Scheduler, profile config.KubeSchedulerProfile
 
 // extensionPoints shows the extension points that the in-tree plugins implement.
 func extensionPoints() (answer, error) {
-	object, _, err := scheme.Codecs.UniversalDecoder().Decode([]byte(
-		`{"apiVersion":"kubescheduler.config.k8s.io/v1beta2","kind":"KubeSchedulerConfiguration"}`), nil, nil)
+	cfg, err := decode([]byte(
+		`{"apiVersion":"kubescheduler.config.k8s.io/v1beta2","kind":"KubeSchedulerConfiguration"}`))
 	if err != nil {
 		return nil, err
 	}
-	sched, _, stop, err := newScheduler(object.(*config.KubeSchedulerConfiguration))
+	client := fake.NewSimpleClientset()
+	sched, _, stop, err := newScheduler(client, newFactory(client), cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -3,13 +3,13 @@
 //! arguments. With `--record FILE` the answers of the old schedulers are kept in a file, and with `--recorded FILE` they come from there, so that
 //! nothing of old releases has to be built.
 
-mod answers;
+pub(super) mod answers;
 mod compare;
 mod expected;
 mod generate;
 mod plugin_args;
 mod policy;
-mod version;
+pub(super) mod version;
 mod yaml;
 
 use std::collections::BTreeMap;

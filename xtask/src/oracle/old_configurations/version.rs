@@ -89,6 +89,14 @@ pub enum OldRelease {
 impl OldRelease {
     pub const ALL: [OldRelease; 3] = [OldRelease::V1_18, OldRelease::V1_22, OldRelease::V1_25];
 
+    pub fn name(self) -> &'static str {
+        match self {
+            OldRelease::V1_18 => "1.18",
+            OldRelease::V1_22 => "1.22",
+            OldRelease::V1_25 => "1.25",
+        }
+    }
+
     pub fn program(self) -> GoProgram {
         let (module, name) = match self {
             OldRelease::V1_18 => ("conformance/old-schedulers/1.18", "old-scheduler-1.18"),
