@@ -55,7 +55,7 @@ const STEPS: &[Step] = &[
     Xtask("e2e replicas --scheduler loadmaster --times 20"),
     Xtask("e2e beside --pods 5000"),
     Xtask("e2e volumes"),
-    Xtask("e2e gangs --rounds 5 --check"),
+    Xtask("e2e gangs --rounds 7 --check"),
 ];
 
 /// Arguments of `full`.

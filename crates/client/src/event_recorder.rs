@@ -11,6 +11,7 @@
 
 mod correlator;
 mod requests;
+mod write_window;
 mod writer;
 
 use loadmaster_api::Str;

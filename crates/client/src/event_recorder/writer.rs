@@ -13,6 +13,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
 use super::requests::{self, EventApi};
+use super::write_window::WriteWindow;
 use super::{EventCorrelator, EventWrite, NewEvent};
 use crate::api_client::{ApiClient, Reply, Request};
 use crate::flowcontrol::{TokenBucket, random_fraction, random_seed};
@@ -40,7 +41,7 @@ pub struct EventRecorderOptions {
     /// Queue length; more events are dropped. Upstream's queue holds 1,000 events, but starts a goroutine for each at once, without
     /// a limit.
     pub n_waiting_max: usize,
-    /// Concurrent writes: few, because binds are more important.
+    /// Concurrent writes: few, because binds are more important; one while the API server is busy.
     pub n_writing_max: usize,
 }
 
@@ -92,6 +93,7 @@ struct State {
     series: EventCorrelator,
     /// Writes in flight; the others of `stats.n_writing` wait for a retry.
     n_in_flight: usize,
+    window: WriteWindow,
     stats: EventRecorderStats,
 }
 
@@ -103,6 +105,7 @@ impl EventRecorder {
             writes: VecDeque::new(),
             series: EventCorrelator::new(N_CACHED_MAX, Rng::new(random_seed())),
             n_in_flight: 0,
+            window: WriteWindow::new(options.n_writing_max),
             stats: EventRecorderStats::default(),
         };
         let (state, changed, idle) = (Mutex::new(state), Notify::new(), Notify::new());
@@ -116,7 +119,7 @@ impl EventRecorder {
     pub fn record(&self, event: NewEvent) {
         let wall_us = jiff::Timestamp::now().as_microsecond();
         let mut state = self.shared.state();
-        if state.queued.len() + state.writes.len() >= self.shared.options.n_waiting_max {
+        if state.n_waiting() >= self.shared.options.n_waiting_max {
             state.stats.n_dropped += 1;
             return;
         }
@@ -140,7 +143,7 @@ impl EventRecorder {
     /// Current queue lengths and counters.
     pub fn stats(&self) -> EventRecorderStats {
         let state = self.shared.state();
-        EventRecorderStats { n_waiting: state.queued.len() + state.writes.len(), ..state.stats }
+        EventRecorderStats { n_waiting: state.n_waiting(), ..state.stats }
     }
 }
 
@@ -153,6 +156,17 @@ impl Drop for EventRecorder {
 impl State {
     fn is_idle(&self) -> bool {
         self.queued.is_empty() && self.writes.is_empty() && self.stats.n_writing == 0
+    }
+
+    fn n_waiting(&self) -> usize {
+        self.queued.len() + self.writes.len()
+    }
+
+    /// Whether a write may be sent. A tenth of the queue is enough to wait for a busy server; beyond that Events would get lost.
+    fn may_write(&self, options: &EventRecorderOptions) -> bool {
+        let is_long = self.n_waiting() > options.n_waiting_max / 10;
+        let n_max = if is_long { options.n_writing_max } else { self.window.size() };
+        self.n_in_flight < n_max
     }
 
     /// The next write: passes queued events to the correlator until one has to be written.
@@ -192,7 +206,7 @@ async fn write_all(shared: Arc<Shared>, client: ApiClient) {
         let next = {
             let mut state = shared.state();
             let state = &mut *state;
-            if state.n_in_flight < shared.options.n_writing_max {
+            if state.may_write(&shared.options) {
                 let next = state.pick(started.elapsed());
                 if next.is_some() {
                     state.n_in_flight += 1;
@@ -254,7 +268,9 @@ impl Writer {
     async fn write(&self, write: EventWrite) {
         let mut rng = Rng::new(random_seed());
         for nth in 1..=N_TRIES_MAX {
+            let started = Instant::now();
             let result = self.attempt(&write).await;
+            self.shared.state().window.observe(started.elapsed());
             let Some(after) = self.finish_attempt(&write, result, nth) else { return };
             sleep(after.unwrap_or_else(|| pause(&mut rng))).await;
             self.shared.state().n_in_flight += 1;
