@@ -1,13 +1,17 @@
 //! From the documents of a configuration to its profiles.
 
+use std::collections::BTreeMap;
+
 use loadmaster_api::document::{Document, LocatedError};
 use loadmaster_framework::{FieldError, Registry};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::decode::{self, with_suggestion};
+use crate::findings::Findings;
 use crate::gates::AllFeatureGates;
-use crate::old_versions::{self, Converted, Source};
-use crate::policy::{self, POLICY_KIND};
+use crate::old_versions;
+use crate::origins::{Origins, Source};
+use crate::policy::{self, ConvertedPolicy, POLICY_KIND};
 use crate::resolve::{self, ResolvedProfile};
 use crate::v1::{API_VERSION, KIND, SchedulerConfiguration};
 use crate::version::ConfigVersion;
@@ -76,9 +80,18 @@ pub fn check_documents_with_overrides(
     gates: &AllFeatureGates,
     adjust: impl FnOnce(&mut SchedulerConfiguration),
 ) -> Result<CheckedConfiguration, Vec<ConfigurationError>> {
+    check_and_convert(documents, registry, gates, adjust).map(|(checked, _)| checked)
+}
+
+/// As [`check_documents_with_overrides`], with the v1 form of what the documents say.
+pub(crate) fn check_and_convert(
+    documents: ConfigurationDocuments<'_>,
+    registry: &Registry,
+    gates: &AllFeatureGates,
+    adjust: impl FnOnce(&mut SchedulerConfiguration),
+) -> Result<(CheckedConfiguration, Converted), Vec<ConfigurationError>> {
     let input = Input::read(documents)?;
-    let checked = check_input(input.configuration, input.policy, registry, gates, adjust);
-    checked.map_err(|errors| locate(documents, errors))
+    check_input(input, registry, gates, adjust).map_err(|errors| locate(documents, errors))
 }
 
 /// The configuration that is used when no file is given.
@@ -95,20 +108,21 @@ pub fn check_configuration_value(
     registry: &Registry,
     gates: &AllFeatureGates,
 ) -> Result<CheckedConfiguration, Vec<FieldError>> {
-    let Input { configuration, policy } = Input::new(value, None);
-    check_input(configuration, policy, registry, gates, |_| ())
+    let checked = check_input(Input::new(value, None), registry, gates, |_| ());
+    checked
+        .map(|(checked, _)| checked)
         .map_err(|errors| errors.into_iter().map(|(_, error)| error).collect())
 }
 
 /// The values of the documents.
-pub(crate) struct Input {
-    pub configuration: Value,
-    pub policy: Option<Value>,
+struct Input {
+    configuration: Value,
+    policy: Option<Value>,
 }
 
 impl Input {
     /// Decodes the documents.
-    pub fn read(documents: ConfigurationDocuments<'_>) -> Result<Input, Vec<ConfigurationError>> {
+    fn read(documents: ConfigurationDocuments<'_>) -> Result<Input, Vec<ConfigurationError>> {
         let mut errors = Vec::new();
         let mut read = |document: Option<&Document>| {
             let value = document.map(document::read)?;
@@ -136,7 +150,7 @@ fn empty_configuration() -> Value {
 }
 
 /// Adds documents, lines and columns to errors.
-pub(crate) fn locate(
+fn locate(
     documents: ConfigurationDocuments<'_>,
     errors: Vec<(Source, FieldError)>,
 ) -> Vec<ConfigurationError> {
@@ -157,68 +171,93 @@ pub(crate) fn locate(
     all
 }
 
-/// The v1 form of the documents' values; comments are still inside. The errors are those of older versions and of the Policy.
-pub(crate) fn convert_input(
-    mut configuration: Value,
-    policy: Option<Value>,
+/// A configuration of any version, or a Policy, as a configuration of v1.
+#[derive(Debug)]
+pub(crate) struct Converted {
+    /// The version of the file.
+    pub version: ConfigVersion,
+    /// The plugins and extenders come from a Policy.
+    pub has_policy: bool,
+    /// The v1 form without `apiVersion` and `kind`, with comments on what changed.
+    pub value: Value,
+    /// What the documents say and has no effect; one sentence each.
+    pub notes: Vec<String>,
+    /// Where the fields stand in the documents.
+    origins: Origins,
+    /// Errors, with paths in their documents.
+    errors: Vec<(Source, FieldError)>,
+}
+
+impl Converted {
+    /// It was written in an older version, which had plugins that v1 rejects.
+    pub fn is_old(&self) -> bool {
+        self.has_policy || self.version != ConfigVersion::V1
+    }
+}
+
+/// The v1 form of the documents' values. The errors are those of older versions and of the Policy.
+fn convert_input(
+    Input { mut configuration, policy }: Input,
     registry: &Registry,
     gates: &AllFeatureGates,
 ) -> Result<Converted, (Source, FieldError)> {
     let version = decode::take_type_meta(&mut configuration)
         .map_err(|error| (Source::Configuration, error))?;
-    decode::drop_nulls(&mut configuration);
     let has_policy = policy.is_some();
     let refers_to_policy = !configuration["algorithmSource"]["policy"].is_null();
-    let mut converted = old_versions::to_v1(version, configuration, has_policy, registry, gates);
+    let of_version = old_versions::to_v1(version, configuration, has_policy, registry, gates);
+    let is_preemption_disabled = of_version.is_preemption_disabled;
+    let Findings { origins, notes, errors } = of_version.findings;
+    let errors = errors.into_iter().map(|error| (Source::Configuration, error)).collect();
+    let value = of_version.value;
+    let mut converted = Converted { version, has_policy, value, notes, origins, errors };
     if refers_to_policy && !has_policy && version == ConfigVersion::V1Alpha1 {
         let expected = "the Policy that it refers to is expected beside the configuration";
         let error = FieldError::required("algorithmSource.policy", expected);
         converted.errors.push((Source::Configuration, error));
     }
     if let Some(policy) = policy {
-        replace_by_policy(&mut converted, policy, gates);
+        let policy = policy::convert(policy, is_preemption_disabled, gates);
+        replace_by_policy(&mut converted, policy);
     }
     Ok(converted)
 }
 
 /// Replaces the profiles and extenders of a configuration by those of a Policy (upstream's `createFromPolicy`). What the configuration
 /// says outside of `plugins` stays: the scheduler's name, and arguments that were fields of v1alpha1.
-fn replace_by_policy(converted: &mut Converted, policy: Value, gates: &AllFeatureGates) {
-    let policy = policy::convert(policy, gates);
-    converted.errors.extend(policy.errors.into_iter().map(|error| (Source::Policy, error)));
-    converted.notes.extend(policy.notes);
+fn replace_by_policy(converted: &mut Converted, policy: ConvertedPolicy) {
+    let Findings { mut origins, notes, errors } = policy.findings;
+    converted.errors.extend(errors.into_iter().map(|error| (Source::Policy, error)));
+    converted.notes.extend(notes);
     let Value::Object(configuration) = &mut converted.value else { return };
-    let is_v1alpha1 = converted.version == ConfigVersion::V1Alpha1;
     let mut profile = match configuration.remove("profiles") {
-        Some(Value::Array(mut profiles)) if is_v1alpha1 && !profiles.is_empty() => {
-            profiles.swap_remove(0)
+        Some(Value::Array(profiles)) if converted.version == ConfigVersion::V1Alpha1 => {
+            profiles.into_iter().next().unwrap_or_else(|| json!({}))
         }
-        _ => Value::Object(Map::new()),
+        _ => json!({}),
     };
     let mut plugin_config = policy.plugin_config;
-    let mut origins = policy.origins;
+    // Indexes in the list of the Policy for those in the list of the configuration.
+    let mut moved = BTreeMap::new();
+    let of_configuration = profile["pluginConfig"].take();
+    for (idx, entry) in of_configuration.as_array().into_iter().flatten().enumerate() {
+        let is_new = !plugin_config.iter().any(|known| known["name"] == entry["name"]);
+        // The default constraints of 1.18 are those of the Policy.
+        if is_new && entry["name"] != "PodTopologySpread" {
+            moved.insert(idx, plugin_config.len());
+            plugin_config.push(entry.clone());
+        }
+    }
+    let new_idx = |idx: usize| moved.get(&idx).copied();
+    converted.origins.move_elements("profiles[0].pluginConfig", new_idx);
+    converted.origins.remove("profiles[0].plugins");
+    converted.origins.remove("extenders");
     origins.insert_whole("profiles[0].plugins", "");
     origins.insert("extenders", "extenders");
     converted.origins.extend_from_policy(origins);
-    if let (Value::Array(entries), Some(of_configuration)) =
-        (&mut plugin_config, profile["pluginConfig"].as_array())
-    {
-        for (idx, entry) in of_configuration.iter().enumerate() {
-            let is_new = !entries.iter().any(|known| known["name"] == entry["name"]);
-            // The default constraints of 1.18 are those of the Policy.
-            if is_new && entry["name"] != "PodTopologySpread" {
-                let old = format!("profiles[0].pluginConfig[{idx}]");
-                let (_, origin) = converted.origins.origin_of(&old);
-                converted
-                    .origins
-                    .insert(format!("profiles[0].pluginConfig[{}]", entries.len()), origin);
-                entries.push(entry.clone());
-            }
-        }
-    }
     if let Value::Object(profile) = &mut profile {
         profile.insert("plugins".to_owned(), policy.plugins);
-        profile.insert("pluginConfig".to_owned(), plugin_config);
+        profile.insert("pluginConfig".to_owned(), plugin_config.into());
         let text = "The plugins come from the predicates and priorities of the Policy.";
         annotated::comment(profile, text);
     }
@@ -226,40 +265,45 @@ fn replace_by_policy(converted: &mut Converted, policy: Value, gates: &AllFeatur
     configuration.insert("extenders".to_owned(), policy.extenders);
 }
 
+/// Converts and checks the documents' values. The errors have paths in their documents.
 fn check_input(
-    configuration: Value,
-    policy: Option<Value>,
+    input: Input,
+    registry: &Registry,
+    gates: &AllFeatureGates,
+    adjust: impl FnOnce(&mut SchedulerConfiguration),
+) -> Result<(CheckedConfiguration, Converted), Vec<(Source, FieldError)>> {
+    let converted = convert_input(input, registry, gates).map_err(|error| vec![error]);
+    let checked = converted.and_then(|mut converted| {
+        let checked = check_converted(&mut converted, registry, gates, adjust)?;
+        Ok((checked, converted))
+    });
+    checked.map_err(|errors| {
+        errors.into_iter().map(|(at, error)| (at, with_suggestion(error))).collect()
+    })
+}
+
+fn check_converted(
+    converted: &mut Converted,
     registry: &Registry,
     gates: &AllFeatureGates,
     adjust: impl FnOnce(&mut SchedulerConfiguration),
 ) -> Result<CheckedConfiguration, Vec<(Source, FieldError)>> {
-    let has_policy = policy.is_some();
-    let converted = convert_input(configuration, policy, registry, gates);
-    let Converted { version, mut value, origins, notes, mut errors } =
-        converted.map_err(|(source, error)| vec![(source, with_suggestion(error))])?;
+    let mut value = converted.value.clone();
     annotated::take_comments(&mut value);
-    let checked = check_v1(value, version, has_policy, registry, gates, adjust);
+    let (version, is_old) = (converted.version, converted.is_old());
+    let checked = check_v1(value, version, is_old, registry, gates, adjust);
+    let mut errors = std::mem::take(&mut converted.errors);
     match checked {
         Ok(mut checked) if errors.is_empty() => {
-            let version_note = version.last_release().map(|release| {
-                format!(
-                    "{version} was read by kube-scheduler up to {release}; `loadmaster config convert` writes the same configuration \
-                     in {API_VERSION}"
-                )
-            });
-            let policy_note = has_policy.then(|| {
-                "legacy Policies were read by kube-scheduler up to 1.22; `loadmaster config convert` writes a KubeSchedulerConfiguration"
-                    .to_owned()
-            });
-            let of_file = version_note.into_iter().chain(policy_note).chain(notes);
-            checked.notes = of_file.chain(std::mem::take(&mut checked.notes)).collect();
+            let notes = [version_notes(converted), converted.notes.clone(), checked.notes];
+            checked.notes = notes.concat();
             Ok(checked)
         }
-        Ok(_) => Err(errors.into_iter().map(|(at, error)| (at, with_suggestion(error))).collect()),
+        Ok(_) => Err(errors),
         Err(found) => {
             let n_of_file = errors.len();
             for error in found {
-                let (source, path) = origins.origin_of(&error.path);
+                let (source, path) = converted.origins.origin_of(&error.path);
                 // What was wrong in the file may be wrong again in the v1 form.
                 let is_known = |(at, known): &(Source, FieldError)| {
                     *at == source && !known.path.is_empty() && path.starts_with(&known.path)
@@ -268,38 +312,49 @@ fn check_input(
                     errors.push((source, FieldError { path, ..error }));
                 }
             }
-            Err(errors.into_iter().map(|(at, error)| (at, with_suggestion(error))).collect())
+            Err(errors)
         }
     }
 }
 
+/// Notes on an older version and on a Policy.
+fn version_notes(converted: &Converted) -> Vec<String> {
+    let version = converted.version;
+    let version_note = version.last_release().map(|release| {
+        format!(
+            "{version} was read by kube-scheduler up to {release}; `loadmaster config convert` writes the same configuration \
+             in {API_VERSION}"
+        )
+    });
+    let policy_note = converted.has_policy.then(|| {
+        "legacy Policies were read by kube-scheduler up to 1.22; `loadmaster config convert` writes a KubeSchedulerConfiguration"
+            .to_owned()
+    });
+    version_note.into_iter().chain(policy_note).collect()
+}
+
 /// Checks the v1 form of a configuration that was written in `version`. Paths in errors are those of the v1 form.
 fn check_v1(
-    mut value: Value,
+    value: Value,
     version: ConfigVersion,
-    has_policy: bool,
+    is_old: bool,
     registry: &Registry,
     gates: &AllFeatureGates,
     adjust: impl FnOnce(&mut SchedulerConfiguration),
 ) -> Result<CheckedConfiguration, Vec<FieldError>> {
     let features = gates.framework_gates();
     let args_completer = args::ArgsCompleter { registry, gates: &features };
-    let mut lists = decode::reject_lists_as_objects(&mut value);
-    let (written, undecoded) = decode::decode_strict(value.clone());
-    lists.extend(undecoded);
-    let undecoded = lists;
-    let Some(written) = written else { return Err(undecoded) };
+    let (written, mut errors) = decode::decode_strict(value.clone());
+    let Some(written) = written else { return Err(errors) };
     let mut config = defaults::complete(written, version, gates);
     adjust(&mut config);
     let mut args = Vec::new();
-    let mut errors = undecoded;
     let is_decoded = errors.is_empty();
     for (i, profile) in config.profiles.iter_mut().enumerate() {
         let (complete, found) = args_completer.complete(&format!("profiles[{i}]"), profile);
         args.push(complete);
         errors.extend(found);
     }
-    let is_old = has_policy || version != ConfigVersion::V1;
     if is_decoded {
         errors.extend(validate::validate(&config, is_old));
     }

@@ -8,15 +8,12 @@ use loadmaster_framework::Registry;
 use serde_json::{Map, Value, json};
 
 use crate::annotated::{comment, take_comments};
-use crate::check::{
-    ConfigurationDocuments, ConfigurationError, Input, check_documents_with_overrides,
-    convert_input, locate,
-};
+use crate::check::{ConfigurationDocuments, ConfigurationError, check_and_convert};
+use crate::decode::drop_nulls;
 use crate::gates::AllFeatureGates;
 use crate::old_versions::{NODE_RESOURCES_FIT, RESOURCE_SCORES};
 use crate::print::PrintError;
 use crate::v1::{API_VERSION, KIND};
-use crate::version::ConfigVersion;
 use crate::volume_limits;
 
 /// A configuration in v1.
@@ -41,14 +38,11 @@ pub fn convert_configuration(
     registry: &Registry,
     gates: &AllFeatureGates,
 ) -> Result<ConvertedConfiguration, Vec<ConfigurationError>> {
-    let checked = check_documents_with_overrides(documents, registry, gates, |_| ())?;
-    let input = Input::read(documents)?;
-    let has_policy = input.policy.is_some();
-    let converted = convert_input(input.configuration, input.policy, registry, gates)
-        .map_err(|error| locate(documents, vec![error]))?;
-    let is_v1 = converted.version == ConfigVersion::V1 && !has_policy;
+    let (checked, converted) = check_and_convert(documents, registry, gates, |_| ())?;
+    let is_old = converted.is_old();
     let mut value = converted.value;
-    if !is_v1 {
+    drop_nulls(&mut value);
+    if is_old {
         for profile in value["profiles"].as_array_mut().into_iter().flatten() {
             if let Value::Object(profile) = profile {
                 replace_resource_score(profile);
@@ -65,15 +59,19 @@ pub fn convert_configuration(
         object.insert("apiVersion".to_owned(), API_VERSION.into());
         object.insert("kind".to_owned(), KIND.into());
     }
-    if !is_v1 {
-        let from = if has_policy { "a Policy".to_owned() } else { converted.version.to_string() };
+    if is_old {
+        let from = if converted.has_policy {
+            "a Policy".to_owned()
+        } else {
+            converted.version.to_string()
+        };
         let known = comments.entry("apiVersion".to_owned()).or_default();
         *known = format!("Converted from {from}.");
         for note in &converted.notes {
             *known += &format!("\nLeft out: {note}");
         }
     }
-    let unchanged = documents.configuration.filter(|_| is_v1).cloned();
+    let unchanged = documents.configuration.filter(|_| !is_old).cloned();
     Ok(ConvertedConfiguration { value, comments, unchanged, notes: checked.notes })
 }
 

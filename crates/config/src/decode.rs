@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use serde_path_to_error::{Path, Segment};
 
+use crate::go_value::GoValue;
 use crate::suggestion::did_you_mean;
 use crate::v1::{API_VERSION, KIND};
 use crate::version::ConfigVersion;
@@ -12,16 +13,21 @@ use crate::version::ConfigVersion;
 /// At most this many errors are reported per file; each one costs another pass over the file.
 const ERRORS_MAX: usize = 50;
 
-/// Checks `apiVersion` and `kind` and removes them from the object; returns the version.
-pub(crate) fn take_type_meta(value: &mut Value) -> Result<ConfigVersion, FieldError> {
+/// Removes `kind` and `apiVersion` from a value that must be an object of the kind `expected`; returns them.
+pub(crate) fn take_kind_and_version(
+    value: &mut Value,
+    expected: &str,
+) -> Result<(String, String), FieldError> {
     let Value::Object(object) = value else {
-        return Err(FieldError {
-            path: String::new(),
-            text: format!("not an object: a {KIND} is expected"),
-        });
+        let text = format!("not an object: a {expected} is expected");
+        return Err(FieldError { path: String::new(), text });
     };
-    let kind = take_text(object, "kind")?;
-    let version = take_text(object, "apiVersion")?;
+    Ok((take_text(object, "kind")?, take_text(object, "apiVersion")?))
+}
+
+/// Checks `apiVersion` and `kind` of a configuration and removes them; returns the version.
+pub(crate) fn take_type_meta(value: &mut Value) -> Result<ConfigVersion, FieldError> {
+    let (kind, version) = take_kind_and_version(value, KIND)?;
     match (kind.as_str(), version.as_str()) {
         ("", _) => Err(FieldError::required("kind", format_args!("{KIND:?} is expected"))),
         (_, "") => {
@@ -80,8 +86,8 @@ pub(crate) fn take_text(
     }
 }
 
-/// Treats null as absent, as Go's decoding does: null members of objects are removed, null elements of
-/// lists become empty objects.
+/// Removes null members of objects and makes null elements of lists empty objects. For values whose field names have been checked, or are
+/// not known.
 pub(crate) fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(object) => {
@@ -100,63 +106,12 @@ pub(crate) fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// The objects of a configuration, by path; `*` stands for any element or member. serde would take a list for a struct.
-const OBJECTS: &[&[&str]] = &[
-    &["leaderElection"],
-    &["clientConnection"],
-    &["profiles", "*"],
-    &["profiles", "*", "plugins"],
-    &["profiles", "*", "plugins", "*"],
-    &["profiles", "*", "plugins", "*", "enabled", "*"],
-    &["profiles", "*", "plugins", "*", "disabled", "*"],
-    &["profiles", "*", "pluginConfig", "*"],
-    &["extenders", "*"],
-    &["extenders", "*", "tlsConfig"],
-    &["extenders", "*", "managedResources", "*"],
-];
-
-/// Replaces lists that stand where an object is expected by empty objects; returns the errors.
-pub(crate) fn reject_lists_as_objects(value: &mut Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    for path in OBJECTS {
-        reject_lists(value, path, String::new(), &mut errors);
-    }
-    errors
-}
-
-fn reject_lists(value: &mut Value, path: &[&str], at: String, errors: &mut Vec<FieldError>) {
-    let Some((first, rest)) = path.split_first() else {
-        if value.is_array() {
-            let text = "invalid type: sequence, expected an object".to_owned();
-            errors.push(FieldError { path: at, text });
-            *value = Value::Object(Map::new());
-        }
-        return;
-    };
-    match value {
-        Value::Array(elements) if *first == "*" => {
-            for (idx, element) in elements.iter_mut().enumerate() {
-                reject_lists(element, rest, format!("{at}[{idx}]"), errors);
-            }
-        }
-        Value::Object(members) => {
-            for (name, member) in members {
-                if *first == "*" || first == name {
-                    let dot = if at.is_empty() { "" } else { "." };
-                    reject_lists(member, rest, format!("{at}{dot}{name}"), errors);
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
 /// Decodes the value, or returns all errors: the value at an error is removed and decoding starts again.
 /// Paths stay those of the file, since elements of lists are replaced by empty objects, not removed.
 pub(crate) fn decode_strict<T: DeserializeOwned>(mut value: Value) -> (Option<T>, Vec<FieldError>) {
     let mut errors = Vec::new();
     loop {
-        match serde_path_to_error::deserialize(&value) {
+        match serde_path_to_error::deserialize(GoValue(&value)) {
             Ok(decoded) => return (Some(decoded), errors),
             Err(error) => {
                 errors.push(FieldError {

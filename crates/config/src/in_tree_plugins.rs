@@ -57,13 +57,17 @@ pub fn in_tree_plugin_names() -> impl Iterator<Item = &'static str> {
     PLUGINS.iter().map(|(name, _)| *name)
 }
 
-/// Plugins of older versions that v1 does not have.
-pub(crate) const OLD_PLUGINS: &[&str] = &[
+/// Plugins that v1beta2 and later versions do not have.
+pub(crate) const REMOVED_IN_V1BETA2: &[&str] = &[
     "NodeLabel",
     "ServiceAffinity",
     "NodePreferAvoidPods",
     "NodeResourcesLeastAllocated",
     "NodeResourcesMostAllocated",
     "RequestedToCapacityRatio",
-    "SelectorSpread",
 ];
+
+/// The names of all plugins of older versions that v1 does not have.
+pub(crate) fn old_plugin_names() -> impl Iterator<Item = &'static str> {
+    REMOVED_IN_V1BETA2.iter().copied().chain(["SelectorSpread"])
+}

@@ -5,7 +5,6 @@
 
 mod arguments;
 mod default_plugins;
-mod origins;
 mod plugin_sets;
 
 use loadmaster_framework::{FieldError, Registry};
@@ -14,11 +13,11 @@ use serde_json::{Map, Value, json};
 use crate::annotated::comment_on;
 use crate::decode::take_text;
 use crate::extension_point::ExtensionPoint;
+use crate::findings::Findings;
 use crate::gates::AllFeatureGates;
-use crate::legacy_extenders::LegacyExtenders;
+use crate::legacy_extenders::convert_extenders;
 use crate::version::ConfigVersion;
 
-pub(crate) use origins::{Origins, Source};
 pub(crate) use plugin_sets::{Entry, PluginLists};
 
 pub(crate) const NODE_RESOURCES_FIT: &str = "NodeResourcesFit";
@@ -26,16 +25,6 @@ pub(crate) const NODE_RESOURCES_FIT: &str = "NodeResourcesFit";
 /// The plugins that score resources and that NodeResourcesFit replaced in v1beta2.
 pub(crate) const RESOURCE_SCORES: &[&str] =
     &["NodeResourcesLeastAllocated", "NodeResourcesMostAllocated", "RequestedToCapacityRatio"];
-
-/// Plugins that v1beta2 and later versions do not have.
-pub(crate) const REMOVED_IN_V1BETA2: &[&str] = &[
-    "NodeLabel",
-    "ServiceAffinity",
-    "NodePreferAvoidPods",
-    "NodeResourcesLeastAllocated",
-    "NodeResourcesMostAllocated",
-    "RequestedToCapacityRatio",
-];
 
 const V1ALPHA1: ConfigVersion = ConfigVersion::V1Alpha1;
 const V1ALPHA2: ConfigVersion = ConfigVersion::V1Alpha2;
@@ -66,19 +55,18 @@ const FIELDS: &[(&str, &[ConfigVersion])] = &[
     ("extenders", &[V1ALPHA2, V1BETA1, V1BETA2, V1BETA3]),
 ];
 
-/// A configuration of any version, as one of v1.
+/// The fields of a profile before v1.
+const PROFILE_FIELDS: &[&str] = &["schedulerName", "plugins", "pluginConfig"];
+
+/// A configuration of an older version, as one of v1.
 #[derive(Debug)]
-pub(crate) struct Converted {
-    /// The version of the file.
-    pub version: ConfigVersion,
+pub(crate) struct ConvertedVersion {
     /// The v1 form without `apiVersion` and `kind`, with comments on what changed.
     pub value: Value,
-    /// Where its fields stand in the file.
-    pub origins: Origins,
-    /// What the file says and has no effect; one sentence each.
-    pub notes: Vec<String>,
-    /// Errors, with paths in their documents.
-    pub errors: Vec<(Source, FieldError)>,
+    /// `disablePreemption` is set.
+    pub is_preemption_disabled: bool,
+    /// Origins, notes and errors.
+    pub findings: Findings,
 }
 
 /// The v1 form of a configuration; `apiVersion` and `kind` have been taken from it. With `has_policy`, the plugins come from a Policy,
@@ -89,17 +77,14 @@ pub(crate) fn to_v1(
     has_policy: bool,
     registry: &Registry,
     gates: &AllFeatureGates,
-) -> Converted {
-    let (origins, notes) = (Origins::default(), Vec::new());
+) -> ConvertedVersion {
+    let findings = Findings::default();
     if version == ConfigVersion::V1 {
-        return Converted { version, value: written, origins, notes, errors: Vec::new() };
+        return ConvertedVersion { value: written, is_preemption_disabled: false, findings };
     }
-    let errors = Vec::new();
-    let mut converter = Converter { version, registry, gates, origins, notes, errors };
-    let value = converter.configuration(written, has_policy);
-    let Converter { origins, notes, errors, .. } = converter;
-    let errors = errors.into_iter().map(|error| (Source::Configuration, error)).collect();
-    Converted { version, value, origins, notes, errors }
+    let mut converter = Converter { version, registry, gates, findings };
+    let (value, is_preemption_disabled) = converter.configuration(written, has_policy);
+    ConvertedVersion { value, is_preemption_disabled, findings: converter.findings }
 }
 
 /// Converts one configuration.
@@ -107,9 +92,7 @@ struct Converter<'a> {
     version: ConfigVersion,
     registry: &'a Registry,
     gates: &'a AllFeatureGates,
-    origins: Origins,
-    notes: Vec<String>,
-    errors: Vec<FieldError>,
+    findings: Findings,
 }
 
 /// A profile that is being converted, with what stood outside of profiles in v1alpha1 and v1alpha2.
@@ -135,11 +118,12 @@ impl Profile<'_> {
 }
 
 impl Converter<'_> {
-    fn configuration(&mut self, written: Value, has_policy: bool) -> Value {
+    /// The v1 form, and whether `disablePreemption` is set.
+    fn configuration(&mut self, written: Value, has_policy: bool) -> (Value, bool) {
         let mut old = self.object("", Some(written));
         let fields = FIELDS.iter().filter(|(_, versions)| versions.contains(&self.version));
         let fields: Vec<&str> = fields.map(|(field, _)| *field).collect();
-        self.reject_unknown_fields("", &mut old, &fields);
+        self.retain_known_fields("", &mut old, &fields);
         self.bind_addresses(&mut old);
         let arguments = self.arguments_outside_of_profiles(&mut old);
         let profile = Profile {
@@ -149,10 +133,9 @@ impl Converter<'_> {
             ..Profile::default()
         };
         let profiles = if self.version == V1ALPHA1 {
-            let fields = ["schedulerName", "plugins", "pluginConfig"];
-            let of_profile: Map<String, Value> = fields
-                .into_iter()
-                .filter_map(|field| Some((field.to_owned(), old.remove(field)?)))
+            let of_profile: Map<String, Value> = PROFILE_FIELDS
+                .iter()
+                .filter_map(|field| Some(((*field).to_owned(), old.remove(*field)?)))
                 .collect();
             self.check_no_plugins(&of_profile, has_policy);
             vec![Value::Object(of_profile)]
@@ -172,7 +155,7 @@ impl Converter<'_> {
                 let path = format!("profiles[{idx}]");
                 let origin = if is_v1alpha1 { String::new() } else { path.clone() };
                 if is_v1alpha1 {
-                    self.origins.insert(&path, "");
+                    self.findings.origins.insert(&path, "");
                 }
                 self.profile(&Profile { path, origin, ..profile.clone() }, written)
             });
@@ -182,34 +165,27 @@ impl Converter<'_> {
         if self.version == V1ALPHA2 {
             self.extenders(&mut old);
         }
-        Value::Object(old)
+        (Value::Object(old), profile.is_preemption_disabled)
     }
 
     /// Extenders of v1alpha2 have the fields of a Policy's. What is not a list of objects stays as it is, for the error.
     fn extenders(&mut self, old: &mut Map<String, Value>) {
         let Some(Value::Array(written)) = old.get_mut("extenders") else { return };
-        if !written.iter().all(Value::is_object) {
+        if !written.iter().all(|extender| extender.is_object() || extender.is_null()) {
             return;
         }
-        let written = std::mem::take(written).into_iter().filter_map(|extender| match extender {
-            Value::Object(extender) => Some(extender),
-            _ => None,
+        let written = std::mem::take(written).into_iter().map(|extender| match extender {
+            Value::Object(extender) => extender,
+            _ => Map::new(),
         });
-        let mut legacy = LegacyExtenders::default();
-        let converted = legacy.convert(written.collect());
+        let converted = convert_extenders(written.collect(), &mut self.findings);
         old.insert("extenders".to_owned(), converted);
-        self.notes.extend(legacy.notes);
-        self.errors.extend(legacy.errors);
-        for (path, origin) in legacy.origins {
-            self.origins.insert(path, origin);
-        }
     }
 
     fn profile(&mut self, profile: &Profile<'_>, written: Value) -> Value {
         let mut new = self.object(&profile.origin, Some(written));
         if self.version != V1ALPHA1 {
-            let fields = ["schedulerName", "plugins", "pluginConfig"];
-            self.reject_unknown_fields(&profile.origin, &mut new, &fields);
+            self.retain_known_fields(&profile.origin, &mut new, PROFILE_FIELDS);
         }
         let plugin_config = new.remove("pluginConfig");
         if let Some(plugin_config) = self.plugin_config(profile, plugin_config) {
@@ -225,8 +201,8 @@ impl Converter<'_> {
             if let Some(Value::Object(plugins)) = new.get_mut("plugins") {
                 let mut plugins = std::mem::take(plugins);
                 let path = profile.origin("plugins");
-                self.reject_unknown_fields(&path, &mut plugins, &fields);
-                self.check_removed_names(&path, &plugins);
+                self.retain_known_fields(&path, &mut plugins, &fields);
+                self.check_removed_plugins(&path, &plugins);
                 new.insert("plugins".to_owned(), Value::Object(plugins));
             }
             return Value::Object(new);
@@ -234,18 +210,9 @@ impl Converter<'_> {
         let written = new.remove("plugins");
         let lists = self.plugin_lists(profile, written);
         let path = format!("{}.plugins", profile.path);
-        new.insert("plugins".to_owned(), lists.into_v1(&path, self.gates, &mut self.origins));
+        let plugins = lists.into_v1(&path, self.gates, &mut self.findings.origins);
+        new.insert("plugins".to_owned(), plugins);
         Value::Object(new)
-    }
-
-    /// Reports plugins of v1beta3 that v1beta2 removed.
-    fn check_removed_names(&mut self, path: &str, plugins: &Map<String, Value>) {
-        for (field, set) in plugins {
-            for (idx, plugin) in set["enabled"].as_array().into_iter().flatten().enumerate() {
-                let path = format!("{path}.{field}.enabled[{idx}]");
-                self.check_removed_plugin(&path, plugin["name"].as_str().unwrap_or_default());
-            }
-        }
     }
 
     /// A Policy and plugins exclude each other.
@@ -254,7 +221,7 @@ impl Converter<'_> {
         for (field, name) in given.into_iter().filter(|(field, _)| profile.contains_key(*field)) {
             if has_policy {
                 let why = format!("using {name} and Policy simultaneously is not supported");
-                self.errors.push(FieldError::forbidden(field, why));
+                self.findings.errors.push(FieldError::forbidden(field, why));
             }
         }
     }
@@ -265,7 +232,7 @@ impl Converter<'_> {
             let address = match take_text(old, field) {
                 Ok(address) => address,
                 Err(error) => {
-                    self.errors.push(error);
+                    self.findings.errors.push(error);
                     continue;
                 }
             };
@@ -273,14 +240,14 @@ impl Converter<'_> {
                 continue;
             }
             if self.version == V1BETA2 && !is_address_with_port_0(&address) {
-                self.errors.push(FieldError::invalid(
+                self.findings.errors.push(FieldError::invalid(
                     field,
                     format_args!("{address:?}"),
                     "must be empty or with an explicit 0 port",
                 ));
                 continue;
             }
-            self.notes.push(format!(
+            self.findings.notes.push(format!(
                 "{field} has no effect: insecure serving was removed; use --bind-address and --secure-port"
             ));
         }
@@ -295,9 +262,10 @@ impl Converter<'_> {
                 [("lockObjectName", "resourceName"), ("lockObjectNamespace", "resourceNamespace")]
             {
                 let path = format!("leaderElection.{current}");
-                match (it.remove(old), it.get(current)) {
+                let lock = it.remove(old).filter(|lock| !lock.is_null());
+                match (lock, it.get(current).filter(|known| !known.is_null())) {
                     (Some(lock), None) => {
-                        self.origins.insert(&path, format!("leaderElection.{old}"));
+                        self.findings.origins.insert(&path, format!("leaderElection.{old}"));
                         it.insert(current.to_owned(), lock);
                         comments.push((current, format!("was {old}")));
                     }
@@ -306,7 +274,7 @@ impl Converter<'_> {
                             "{current} and {old} are both set and do not match, {current}: {known}"
                         );
                         let path = format!("leaderElection.{old}");
-                        self.errors.push(FieldError::invalid(path, lock, why));
+                        self.findings.errors.push(FieldError::invalid(path, lock, why));
                     }
                     _ => {}
                 }
@@ -316,7 +284,7 @@ impl Converter<'_> {
         let lock = it.get("resourceLock").and_then(Value::as_str).unwrap_or_default();
         if LOCKS.contains(&lock) {
             let text = format!("was {lock:?}: only Leases are used as locks today");
-            self.notes.push(format!("leaderElection.resourceLock {text}"));
+            self.findings.notes.push(format!("leaderElection.resourceLock {text}"));
             comments.push(("resourceLock", text));
             it.insert("resourceLock".to_owned(), "leases".into());
         }
@@ -329,15 +297,15 @@ impl Converter<'_> {
     fn algorithm_provider(&mut self, old: &mut Map<String, Value>) -> bool {
         let Some(source) = old.remove("algorithmSource") else { return false };
         let mut source = self.object("algorithmSource", Some(source));
-        self.reject_unknown_fields("algorithmSource", &mut source, &["policy", "provider"]);
+        self.retain_known_fields("algorithmSource", &mut source, &["policy", "provider"]);
         let provider = take_text(&mut source, "provider")
-            .map_err(|error| self.errors.push(error.with_path_prefix("algorithmSource")));
+            .map_err(|error| self.findings.errors.push(error.with_path_prefix("algorithmSource")));
         match provider.unwrap_or_default().as_str() {
             "" | "DefaultProvider" => false,
             "ClusterAutoscalerProvider" => true,
             other => {
                 let known = ["DefaultProvider", "ClusterAutoscalerProvider"];
-                self.errors.push(FieldError {
+                self.findings.errors.push(FieldError {
                     path: "algorithmSource.provider".to_owned(),
                     text: format!(
                         "algorithm provider {other:?} is not registered{}",
@@ -372,38 +340,34 @@ impl Converter<'_> {
             None => false,
             Some(Value::Bool(flag)) => flag,
             Some(other) => {
-                self.errors.push(FieldError::invalid(field, other, "must be a boolean"));
+                self.findings.errors.push(FieldError::invalid(field, other, "must be a boolean"));
                 false
             }
         }
     }
 
-    /// The value as an object; an error if it is none.
+    /// The value as an object, which is empty if it is absent or null; an error if it is none.
     fn object(&mut self, path: &str, value: Option<Value>) -> Map<String, Value> {
         match value {
-            None => Map::new(),
+            None | Some(Value::Null) => Map::new(),
             Some(Value::Object(object)) => object,
             Some(other) => {
-                self.errors.push(FieldError::invalid(path, other, "must be an object"));
+                self.findings.errors.push(FieldError::invalid(path, other, "must be an object"));
                 Map::new()
             }
         }
     }
 
-    /// Reports and removes the fields that are not among `known`.
-    fn reject_unknown_fields(
-        &mut self,
-        path: &str,
-        object: &mut Map<String, Value>,
-        known: &[&str],
-    ) {
-        let unknown: Vec<String> =
-            object.keys().filter(|field| !known.contains(&field.as_str())).cloned().collect();
-        for field in unknown {
-            object.remove(&field);
-            let error = crate::decode::unknown_field(&field, known);
-            self.errors.push(error.with_path_prefix(path));
-        }
+    /// Reports and removes the fields that are not among `known`. A known field that is null is removed, too: it is as if absent.
+    fn retain_known_fields(&mut self, path: &str, object: &mut Map<String, Value>, known: &[&str]) {
+        object.retain(|field, value| {
+            if known.contains(&field.as_str()) {
+                return !value.is_null();
+            }
+            let error = crate::decode::unknown_field(field, known);
+            self.findings.errors.push(error.with_path_prefix(path));
+            false
+        });
     }
 }
 

@@ -13,12 +13,13 @@ use loadmaster_framework::FieldError;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::decode::{decode_strict, drop_nulls, take_text};
+use crate::decode::{decode_strict, take_kind_and_version};
 use crate::document;
 use crate::extension_point::ExtensionPoint;
+use crate::findings::Findings;
 use crate::gates::AllFeatureGates;
-use crate::legacy_extenders::LegacyExtenders;
-use crate::old_versions::{Entry, Origins, PluginLists};
+use crate::legacy_extenders::convert_extenders;
+use crate::old_versions::{Entry, PluginLists};
 use crate::version::ConfigVersion;
 
 /// `kind` of a Policy.
@@ -49,11 +50,6 @@ pub const POLICY_CONFIG_MAP_KEY: &str = "policy.cfg";
 /// The namespace of a Policy's ConfigMap if none is given.
 pub const POLICY_NAMESPACE: &str = "kube-system";
 
-/// Whether a document is a Policy, by its `kind`.
-pub fn is_policy(document: &Document) -> bool {
-    document.decode_value().is_ok_and(|value| value["kind"] == POLICY_KIND)
-}
-
 /// The Policy that a configuration refers to.
 ///
 /// # Errors
@@ -62,7 +58,6 @@ pub fn is_policy(document: &Document) -> bool {
 pub fn policy_source(document: &Document) -> Result<Option<PolicySource>, Vec<LocatedError>> {
     let Ok(mut value) = document.decode_value() else { return Ok(None) };
     let is_v1alpha1 = value["apiVersion"] == ConfigVersion::V1Alpha1.api_version();
-    drop_nulls(&mut value);
     let policy = value["algorithmSource"]["policy"].take();
     if policy.is_null() || !is_v1alpha1 {
         return Ok(None);
@@ -124,61 +119,48 @@ pub(crate) struct ConvertedPolicy {
     /// `plugins` of the profile, with comments.
     pub plugins: Value,
     /// `pluginConfig` of the profile.
-    pub plugin_config: Value,
+    pub plugin_config: Vec<Value>,
     /// `extenders`.
     pub extenders: Value,
-    /// Where the fields of the v1 form stand in the Policy.
-    pub origins: Origins,
-    /// What the Policy says and has no effect; one sentence each.
-    pub notes: Vec<String>,
-    /// Errors, with paths in the Policy.
-    pub errors: Vec<FieldError>,
+    /// Origins, notes and errors.
+    pub findings: Findings,
 }
 
-/// Decodes and validates a Policy.
-pub(crate) fn convert(mut value: Value, gates: &AllFeatureGates) -> ConvertedPolicy {
+/// Decodes and validates a Policy. Whether pods are preempted is not up to it.
+pub(crate) fn convert(
+    mut value: Value,
+    is_preemption_disabled: bool,
+    gates: &AllFeatureGates,
+) -> ConvertedPolicy {
     let mut builder = PolicyBuilder::default();
-    drop_nulls(&mut value);
     if let Err(error) = take_type_meta(&mut value) {
-        builder.errors.push(error);
+        builder.findings.errors.push(error);
     }
     let (policy, errors) = decode_strict::<Policy>(value);
     builder.undecoded = errors.iter().map(|error| error.path.clone()).collect();
-    builder.errors.extend(errors);
+    builder.findings.errors.extend(errors);
     let policy = policy.unwrap_or_default();
     let weight = policy.hard_pod_affinity_symmetric_weight;
     if !(0..=100).contains(&weight) {
         let path = "hardPodAffinitySymmetricWeight";
-        builder.errors.push(FieldError::invalid(path, weight, "not in valid range [0-100]"));
+        let error = FieldError::invalid(path, weight, "not in valid range [0-100]");
+        builder.findings.errors.push(error);
     }
     if policy.always_check_all_predicates {
-        builder.notes.push(
-            "alwaysCheckAllPredicates has no effect on placements: a node is reported with the first plugin that rejects it; \
-             `loadmaster explain` shows all"
-                .to_owned(),
-        );
+        let note = "alwaysCheckAllPredicates has no effect: placements are the same, and a node is reported with the first plugin that \
+                    rejects it";
+        builder.findings.notes.push(note.to_owned());
     }
-    builder.fixed_plugins();
+    builder.fixed_plugins(is_preemption_disabled);
     builder.predicates(policy.predicates.as_deref());
     builder.priorities(policy.priorities.as_deref(), weight);
-    let mut legacy = LegacyExtenders::default();
-    let extenders = legacy.convert(policy.extenders);
-    builder.notes.extend(legacy.notes);
-    builder.errors.extend(legacy.errors);
-    for (path, origin) in legacy.origins {
-        builder.origins.insert(path, origin);
-    }
+    let extenders = convert_extenders(policy.extenders, &mut builder.findings);
     builder.finish(extenders, gates)
 }
 
 /// Checks `apiVersion` and `kind` and removes them.
 fn take_type_meta(value: &mut Value) -> Result<(), FieldError> {
-    let Value::Object(object) = value else {
-        let text = format!("not an object: a {POLICY_KIND} is expected");
-        return Err(FieldError { path: String::new(), text });
-    };
-    let kind = take_text(object, "kind")?;
-    let version = take_text(object, "apiVersion")?;
+    let (kind, version) = take_kind_and_version(value, POLICY_KIND)?;
     if kind == POLICY_KIND && API_VERSIONS.contains(&version.as_str()) {
         return Ok(());
     }
@@ -191,29 +173,14 @@ fn take_type_meta(value: &mut Value) -> Result<(), FieldError> {
 }
 
 /// The profile that is made from a Policy.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PolicyBuilder {
     lists: PluginLists,
     /// Arguments by plugin.
     args: BTreeMap<&'static str, Map<String, Value>>,
-    origins: Origins,
-    notes: Vec<String>,
-    errors: Vec<FieldError>,
+    findings: Findings,
     /// The paths of what could not be decoded.
     undecoded: Vec<String>,
-}
-
-impl Default for PolicyBuilder {
-    fn default() -> Self {
-        PolicyBuilder {
-            lists: PluginLists::new(),
-            args: BTreeMap::new(),
-            origins: Origins::default(),
-            notes: Vec::new(),
-            errors: Vec::new(),
-            undecoded: Vec::new(),
-        }
-    }
 }
 
 impl PolicyBuilder {
@@ -226,12 +193,12 @@ impl PolicyBuilder {
     }
 
     /// Plugins that were neither predicates nor priorities.
-    fn fixed_plugins(&mut self) {
-        for (point, name) in [
-            (ExtensionPoint::QueueSort, "PrioritySort"),
-            (ExtensionPoint::PostFilter, "DefaultPreemption"),
-            (ExtensionPoint::Bind, "DefaultBinder"),
-        ] {
+    fn fixed_plugins(&mut self, is_preemption_disabled: bool) {
+        let preemption = (ExtensionPoint::PostFilter, "DefaultPreemption");
+        let always =
+            [(ExtensionPoint::QueueSort, "PrioritySort"), (ExtensionPoint::Bind, "DefaultBinder")];
+        let preemption = (!is_preemption_disabled).then_some(preemption);
+        for (point, name) in always.into_iter().chain(preemption) {
             self.lists.add(point, Entry { name: name.to_owned(), ..Entry::default() });
         }
     }
@@ -257,28 +224,15 @@ impl PolicyBuilder {
     fn finish(mut self, extenders: Value, gates: &AllFeatureGates) -> ConvertedPolicy {
         // A Policy lists predicates and priorities; the extension points of today's plugins follow from them.
         self.lists.add_extension_points(ConfigVersion::V1Alpha2);
-        let mut origins = std::mem::take(&mut self.origins);
-        let plugins = self.lists.into_v1("profiles[0].plugins", gates, &mut origins);
-        let plugin_config = self.args.into_iter().map(|(name, args)| {
-            let mut entry = Map::new();
-            entry.insert("name".to_owned(), name.into());
-            entry.insert("args".to_owned(), Value::Object(args));
-            Value::Object(entry)
-        });
-        let plugin_config: Vec<Value> = plugin_config.collect();
-        for (idx, entry) in plugin_config.iter().enumerate() {
+        let origins = &mut self.findings.origins;
+        let plugins = self.lists.into_v1("profiles[0].plugins", gates, origins);
+        let plugin_config = self.args.into_iter().enumerate().map(|(idx, (name, args))| {
             // The arguments come from one or several predicates and priorities.
-            let name = entry["name"].as_str().unwrap_or_default();
             origins.insert_whole(format!("profiles[0].pluginConfig[{idx}]"), argument_origin(name));
-        }
-        ConvertedPolicy {
-            plugins,
-            plugin_config: json!(plugin_config),
-            extenders,
-            origins,
-            notes: self.notes,
-            errors: self.errors,
-        }
+            json!({"name": name, "args": args})
+        });
+        let plugin_config = plugin_config.collect();
+        ConvertedPolicy { plugins, plugin_config, extenders, findings: self.findings }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::gates::AllFeatureGates;
 use crate::in_tree_plugins;
 use crate::suggestion::did_you_mean;
 use crate::unsupported;
-use crate::v1::{Extender, SchedulerConfiguration, SchedulerProfile};
+use crate::v1::{Extender, PluginSet, SchedulerConfiguration, SchedulerProfile};
 use crate::volume_limits;
 
 /// The plugin that ignores resources managed by extenders.
@@ -172,24 +172,30 @@ impl Resolver<'_> {
     pub fn unknown_plugins(&self, config: &SchedulerConfiguration) -> Vec<FieldError> {
         let mut errors = Vec::new();
         for (idx, profile) in config.profiles.iter().enumerate() {
-            for (at, set) in profile.plugins.plugin_sets() {
-                for name in set.enabled.iter().map(|plugin| plugin.name.clone()) {
-                    let is_known = self.registry.get(&name).is_some()
-                        || in_tree_plugins::in_tree_extension_points(&name).is_some()
-                        || unsupported::has_unknown_points(&name, self.registry);
-                    if is_known || name.is_empty() {
-                        continue;
-                    }
-                    let plugin = Some(name.clone());
-                    let kind = match ExtensionPoint::ALL.iter().find(|it| it.field_name() == at) {
-                        Some(point) => ExpandErrorKind::Unknown { point: *point, name },
-                        _ => ExpandErrorKind::UnknownInMultiPoint { name },
-                    };
-                    errors.push(self.expand_error(idx, &ExpandError { at, plugin, kind }));
+            let mut check = |at, set, kind: &dyn Fn(String) -> ExpandErrorKind| {
+                for name in self.unknown_names(set) {
+                    let error = ExpandError { at, plugin: Some(name.clone()), kind: kind(name) };
+                    errors.push(self.expand_error(idx, &error));
                 }
+            };
+            for point in ExtensionPoint::ALL {
+                let set = profile.plugins.at_extension_point(point);
+                check(point.field_name(), set, &|name| ExpandErrorKind::Unknown { point, name });
             }
+            let set = &profile.plugins.multi_point;
+            check("multiPoint", set, &|name| ExpandErrorKind::UnknownInMultiPoint { name });
         }
         errors
+    }
+
+    /// The names of enabled plugins that do not exist.
+    fn unknown_names(&self, set: &PluginSet) -> impl Iterator<Item = String> {
+        set.enabled.iter().map(|plugin| plugin.name.clone()).filter(|name| {
+            let is_known = self.registry.get(name).is_some()
+                || in_tree_plugins::in_tree_extension_points(name).is_some()
+                || unsupported::has_unknown_points(name, self.registry);
+            !is_known && !name.is_empty()
+        })
     }
 
     /// Errors for plugins that are not implemented and not enabled by default.

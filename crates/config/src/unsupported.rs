@@ -99,9 +99,7 @@ pub(crate) fn plugin_note(profiles: &[SchedulerProfile], registry: &Registry) ->
 
 /// The note on plugins of older versions in a v1 configuration, which kube-scheduler would reject.
 pub(crate) fn old_plugin_note(profiles: &[SchedulerProfile]) -> Option<String> {
-    let names: Vec<&str> = in_tree_plugins::OLD_PLUGINS
-        .iter()
-        .copied()
+    let names: Vec<&str> = in_tree_plugins::old_plugin_names()
         .filter(|name| {
             profiles.iter().any(|profile| profile.plugins.enabled_names().contains(name))
         })

@@ -37,14 +37,14 @@ impl Converter<'_> {
             }
             let Value::Object(args) = args else { continue };
             let argument_path = format!("{path}[{idx}].args.{argument}");
-            if args.contains_key(*argument) {
+            if args.get(*argument).is_some_and(|given| !given.is_null()) {
                 let why = format!("{plugin} has the argument {argument}, too");
-                self.errors.push(FieldError::forbidden(*field, why));
+                self.findings.errors.push(FieldError::forbidden(*field, why));
                 continue;
             }
             args.insert((*argument).to_owned(), value.clone());
             comment_on(args, argument, format!("was {field} of the configuration"));
-            self.origins.insert(argument_path, *field);
+            self.findings.origins.insert(argument_path, *field);
         }
         if self.version <= ConfigVersion::V1Alpha2 {
             let idx = entry_of(&mut entries, POD_TOPOLOGY_SPREAD);
@@ -76,8 +76,8 @@ impl Converter<'_> {
             args.insert("apiVersion".to_owned(), ConfigVersion::V1.api_version().into());
         }
         for ignored in self.registry.ignored_arguments(&name) {
-            if args.remove(ignored.argument).is_some() {
-                self.notes.push(format!(
+            if args.remove(ignored.argument).is_some_and(|given| !given.is_null()) {
+                self.findings.notes.push(format!(
                     "{} of {name} has no effect: {}",
                     ignored.argument, ignored.reason
                 ));
@@ -95,7 +95,7 @@ impl Converter<'_> {
 
 /// Sets `defaultingType` to what it was without the field.
 fn spread_by_constraints_only(args: &mut Map<String, Value>) {
-    if !args.contains_key("defaultingType") {
+    if args.get("defaultingType").is_none_or(Value::is_null) {
         args.insert("defaultingType".to_owned(), "List".into());
         comment_on(args, "defaultingType", "was the default; in v1 it is System");
     }

@@ -9,13 +9,15 @@ use crate::annotated::{comment, comment_on};
 use crate::decode::decode_strict;
 use crate::extension_point::ExtensionPoint;
 use crate::gates::AllFeatureGates;
+use crate::in_tree_plugins::REMOVED_IN_V1BETA2;
 use crate::merge::{MergeRule, merge_plugin_set};
+use crate::origins::Origins;
 use crate::v1::{Plugin, PluginSet};
 use crate::version::ConfigVersion;
 
 /// The plugins of all extension points of a profile, every one with the path of its entry in the file.
-#[derive(Debug)]
-pub(crate) struct PluginLists(Vec<(ExtensionPoint, Vec<Entry>)>);
+#[derive(Debug, Default)]
+pub(crate) struct PluginLists([Vec<Entry>; ExtensionPoint::ALL.len()]);
 
 /// A plugin in a list.
 #[derive(Clone, Debug, Default)]
@@ -30,13 +32,9 @@ pub(crate) struct Entry {
 }
 
 impl PluginLists {
-    pub fn new() -> PluginLists {
-        PluginLists(ExtensionPoint::ALL.into_iter().map(|point| (point, Vec::new())).collect())
-    }
-
     /// The plugins of one extension point.
     pub fn at(&mut self, point: ExtensionPoint) -> &mut Vec<Entry> {
-        &mut self.0[point as usize].1
+        &mut self.0[point as usize]
     }
 
     /// Adds a plugin to an extension point unless it is there.
@@ -60,20 +58,9 @@ impl PluginLists {
     }
 
     /// `plugins` of a v1 profile. `path` is that of `plugins`, for the origins.
-    pub fn into_v1(
-        self,
-        path: &str,
-        gates: &AllFeatureGates,
-        origins: &mut super::Origins,
-    ) -> Value {
-        let added: Vec<Value> = added_plugins(gates)
-            .into_iter()
-            .map(|name| {
-                let mut plugin = Map::new();
-                plugin.insert("name".to_owned(), name.into());
-                Value::Object(plugin)
-            })
-            .collect();
+    pub fn into_v1(self, path: &str, gates: &AllFeatureGates, origins: &mut Origins) -> Value {
+        let added: Vec<Value> =
+            added_plugins(gates).into_iter().map(|name| json!({"name": name})).collect();
         let mut plugins = Map::new();
         plugins.insert(
             "multiPoint".to_owned(),
@@ -85,7 +72,8 @@ impl PluginLists {
             "The default plugins of v1 are disabled: those of the older version stand below. The enabled ones are newer than it, and \
              without them pods would be scheduled that must wait.",
         );
-        for (point, entries) in self.0.into_iter().filter(|(_, entries)| !entries.is_empty()) {
+        let lists = ExtensionPoint::ALL.into_iter().zip(self.0);
+        for (point, entries) in lists.filter(|(_, entries)| !entries.is_empty()) {
             let field = point.field_name();
             let enabled = entries.into_iter().enumerate().map(|(idx, entry)| {
                 if let Some(origin) = entry.origin {
@@ -107,54 +95,27 @@ impl PluginLists {
     }
 }
 
-/// The fields of `plugins` in a version, with the extension point that each stands for today.
-fn fields_of_plugins(version: ConfigVersion) -> &'static [(&'static str, ExtensionPoint)] {
-    use ExtensionPoint::{
-        Bind, Filter, Permit, PostBind, PostFilter, PreBind, PreFilter, PreScore, QueueSort,
-        Reserve, Score,
-    };
-    match version {
-        // PreScore was called PostFilter, and Unreserve was an extension point of its own.
-        ConfigVersion::V1Alpha1 => &[
-            ("queueSort", QueueSort),
-            ("preFilter", PreFilter),
-            ("filter", Filter),
-            ("postFilter", PreScore),
-            ("score", Score),
-            ("reserve", Reserve),
-            ("unreserve", Reserve),
-            ("permit", Permit),
-            ("preBind", PreBind),
-            ("bind", Bind),
-            ("postBind", PostBind),
-        ],
-        ConfigVersion::V1Alpha2 => &[
-            ("queueSort", QueueSort),
-            ("preFilter", PreFilter),
-            ("filter", Filter),
-            ("preScore", PreScore),
-            ("score", Score),
-            ("reserve", Reserve),
-            ("unreserve", Reserve),
-            ("permit", Permit),
-            ("preBind", PreBind),
-            ("bind", Bind),
-            ("postBind", PostBind),
-        ],
-        _ => &[
-            ("queueSort", QueueSort),
-            ("preFilter", PreFilter),
-            ("filter", Filter),
-            ("postFilter", PostFilter),
-            ("preScore", PreScore),
-            ("score", Score),
-            ("reserve", Reserve),
-            ("permit", Permit),
-            ("preBind", PreBind),
-            ("bind", Bind),
-            ("postBind", PostBind),
-        ],
+/// The fields of `plugins` in a version without `multiPoint`, with the extension point that each stands for today.
+fn fields_of_plugins(version: ConfigVersion) -> Vec<(&'static str, ExtensionPoint)> {
+    use ExtensionPoint::{PostBind, PostFilter, PreScore, QueueSort, Reserve};
+    let is_alpha = version <= ConfigVersion::V1Alpha2;
+    let mut fields = Vec::new();
+    for point in ExtensionPoint::ALL {
+        match point {
+            // Preemption was not a plugin yet, and PreScore was called PostFilter first.
+            PostFilter if is_alpha => {}
+            PreScore if version == ConfigVersion::V1Alpha1 => fields.push(("postFilter", PreScore)),
+            _ if (QueueSort..=PostBind).contains(&point) => {
+                fields.push((point.field_name(), point));
+            }
+            _ => {}
+        }
+        // Unreserve was an extension point of its own.
+        if point == Reserve && is_alpha {
+            fields.push(("unreserve", Reserve));
+        }
     }
+    fields
 }
 
 impl Converter<'_> {
@@ -168,8 +129,9 @@ impl Converter<'_> {
         let mut written = self.object(&path, written);
         let fields = fields_of_plugins(self.version);
         let names: Vec<&str> = fields.iter().map(|(field, _)| *field).collect();
-        self.reject_unknown_fields(&path, &mut written, &names);
-        let mut lists = PluginLists::new();
+        self.retain_known_fields(&path, &mut written, &names);
+        self.check_removed_plugins(&path, &written);
+        let mut lists = PluginLists::default();
         for point in ExtensionPoint::ALL {
             // A set without a field of its own has the defaults.
             if !fields.iter().any(|(_, known)| *known == point) {
@@ -179,22 +141,16 @@ impl Converter<'_> {
         }
         for (field, point) in fields {
             let set_path = format!("{path}.{field}");
-            let (mut set, errors) = match written.remove(*field) {
-                None => (Some(PluginSet::default()), Vec::new()),
-                Some(set) if set.is_array() => {
-                    let text = "invalid type: sequence, expected an object".to_owned();
-                    (None, vec![FieldError { path: String::new(), text }])
-                }
-                Some(set) => decode_strict::<PluginSet>(set),
-            };
-            self.errors.extend(errors.into_iter().map(|error| error.with_path_prefix(&set_path)));
+            let written = written.remove(field).unwrap_or_default();
+            let (mut set, errors) = decode_strict::<PluginSet>(written);
+            let errors = errors.into_iter().map(|error| error.with_path_prefix(&set_path));
+            self.findings.errors.extend(errors);
             let set = set.get_or_insert_default();
-            self.check_removed_plugins(&set_path, set);
-            let is_unreserve = *field == "unreserve";
+            let is_unreserve = field == "unreserve";
             let defaults = if is_unreserve {
                 Vec::new()
             } else {
-                profile.default_plugins(self.version, *point)
+                profile.default_plugins(self.version, point)
             };
             let renamed = if self.version <= ConfigVersion::V1Alpha2 {
                 rename_plugins(set)
@@ -214,9 +170,9 @@ impl Converter<'_> {
                 }
                 if is_unreserve {
                     entry.comment = Some("Unreserve belongs to reserve today".to_owned());
-                    lists.add(*point, entry);
+                    lists.add(point, entry);
                 } else {
-                    lists.at(*point).push(entry);
+                    lists.at(point).push(entry);
                 }
             }
         }
@@ -225,22 +181,25 @@ impl Converter<'_> {
         lists
     }
 
-    /// Plugins that were removed in v1beta2 or an earlier version.
-    fn check_removed_plugins(&mut self, path: &str, set: &PluginSet) {
-        for (idx, plugin) in set.enabled.iter().enumerate() {
-            self.check_removed_plugin(&format!("{path}.enabled[{idx}]"), &plugin.name);
+    /// Reports the enabled plugins of `plugins` that were removed in this version or before.
+    pub(super) fn check_removed_plugins(&mut self, path: &str, plugins: &Map<String, Value>) {
+        for (field, set) in plugins {
+            for (idx, plugin) in set["enabled"].as_array().into_iter().flatten().enumerate() {
+                let path = format!("{path}.{field}.enabled[{idx}]");
+                self.check_removed_plugin(&path, plugin["name"].as_str().unwrap_or_default());
+            }
         }
     }
 
     /// Reports the plugin if it was removed in this version or before.
     pub(super) fn check_removed_plugin(&mut self, path: &str, name: &str) {
-        if self.version >= ConfigVersion::V1Beta2 && super::REMOVED_IN_V1BETA2.contains(&name) {
+        if self.version >= ConfigVersion::V1Beta2 && REMOVED_IN_V1BETA2.contains(&name) {
             let why = format!(
                 "was removed in version {:?} (KubeSchedulerConfiguration is version {:?})",
                 ConfigVersion::V1Beta2.api_version(),
                 self.version.api_version(),
             );
-            self.errors.push(FieldError::invalid(path, format_args!("{name:?}"), why));
+            self.findings.errors.push(FieldError::invalid(path, format_args!("{name:?}"), why));
         }
     }
 
@@ -262,7 +221,11 @@ impl Converter<'_> {
                 "was conflict with {conflicts:?} in version {api_version:?} (KubeSchedulerConfiguration is version {api_version:?})"
             );
             let path = fit.origin.clone().unwrap_or_default();
-            self.errors.push(FieldError::invalid(path, format_args!("{:?}", fit.name), why));
+            self.findings.errors.push(FieldError::invalid(
+                path,
+                format_args!("{:?}", fit.name),
+                why,
+            ));
         }
     }
 }

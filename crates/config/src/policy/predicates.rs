@@ -124,7 +124,7 @@ impl PolicyBuilder {
                             names.entry(name).or_insert(Some(path));
                         }
                         Ok(None) => {}
-                        Err(error) => self.errors.push(error),
+                        Err(error) => self.findings.errors.push(error),
                     }
                 }
             }
@@ -164,14 +164,14 @@ impl PolicyBuilder {
         let current = ALIASES.iter().find(|(old, _)| *old == name).map_or(name, |(_, new)| *new);
         if let Some((known, _)) = PREDICATES.iter().find(|(known, _)| *known == current) {
             if argument.is_some() {
-                self.notes.push(format!(
+                self.findings.notes.push(format!(
                     "the argument of predicate {name} has no effect: arguments belong to predicates with a name of their own"
                 ));
             }
             return Ok(Some(known));
         }
         if OBSOLETE.contains(&name) {
-            self.notes.push(format!(
+            self.findings.notes.push(format!(
                 "predicate {name} has no effect: nodes with this condition have a taint, which TaintToleration checks"
             ));
             return Ok(None);

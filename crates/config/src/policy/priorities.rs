@@ -114,7 +114,7 @@ impl PolicyBuilder {
                             enabled.insert(name, (weight, Some(path)));
                         }
                         Ok(None) => {}
-                        Err(error) => self.errors.push(error),
+                        Err(error) => self.findings.errors.push(error),
                     }
                 }
             }
@@ -183,7 +183,8 @@ impl PolicyBuilder {
             return Err(FieldError::invalid(format!("{path}.weight"), priority.weight, text));
         }
         if name == EQUAL {
-            self.notes
+            self.findings
+                .notes
                 .push(format!("priority {EQUAL} has no effect: all nodes get the same score"));
             return Ok(None);
         }
@@ -205,7 +206,7 @@ impl PolicyBuilder {
         let known = PRIORITIES.iter().find(|(known, ..)| *known == current);
         if let Some((known, ..)) = known.filter(|_| !needs_argument) {
             if argument.is_some() {
-                self.notes.push(format!(
+                self.findings.notes.push(format!(
                     "the argument of priority {name} has no effect: arguments belong to priorities with a name of their own"
                 ));
             }
@@ -267,14 +268,14 @@ impl PolicyBuilder {
                     "priority {name:?} redeclares custom priority {kind:?}, from: {:?}",
                     known.name
                 );
-                self.errors.push(FieldError { path: format!("priorities[{idx}]"), text });
+                self.findings.errors.push(FieldError { path: format!("priorities[{idx}]"), text });
             } else if known.weight != priority.weight {
                 let text = format!(
                     "{kind} priority {name:?} has a different weight with {:?}",
                     known.name
                 );
                 let path = format!("priorities[{idx}].weight");
-                self.errors.push(FieldError::invalid(path, priority.weight, text));
+                self.findings.errors.push(FieldError::invalid(path, priority.weight, text));
             }
         }
     }

@@ -53,6 +53,23 @@ const WITH_PROFILES: &[&str] = &[
     "leaderElection: []  # error: leaderElection: expected an object",
     "profiles:\n- plugins:\n    filter: []  # error: plugins.filter: expected an object",
     "extenders:\n- urlPrefix: http://a\n  managedResources:\n  - name: cpu  # error: is an invalid extended resource name",
+    "profile: null  # error: unknown field `profile`; did you mean \"profiles\"?",
+    "profiles:\n- shedulerName: null  # error: unknown field `shedulerName`; did you mean \"schedulerName\"?",
+    "profiles:\n- plugins:\n    filters: null  # error: unknown field `filters`; did you mean \"filter\"?",
+    "profiles:\n- plugins:\n    filter:\n      enable: null  # error: unknown field `enable`; did you mean \"enabled\"?",
+    "profiles:\n- plugins:\n    score:\n      enabled:\n      - {name: Mine, weigth: null}  # error: unknown field `weigth`; did you mean \"weight\"?",
+    "profiles:\n- pluginConfig:\n  - name: InterPodAffinity\n    arg: null  # error: unknown field `arg`; did you mean \"args\"?",
+    "profiles:\n- pluginConfig:\n  - name: InterPodAffinity\n    args:\n      a.b: null  # error: unknown field `a.b`\n      hardPodAffinityWeight: null\n      hardPodAffinityWeigth: null  # error: unknown field `hardPodAffinityWeigth`; did you mean \"hardPodAffinityWeight\"?",
+    "profiles:\n- pluginConfig:\n  - name: InterPodAffinity\n    args:\n      hardPodAffinityWeight: 101  # error: args.hardPodAffinityWeight: Invalid value: 101\n      hardPodAffinityWeigth: null  # error: unknown field `hardPodAffinityWeigth`; did you mean \"hardPodAffinityWeight\"?",
+    "leaderElection:\n  leaderElected: null  # error: unknown field `leaderElected`; did you mean \"leaderElect\"?",
+    "clientConnection:\n  kubeConfig: null  # error: unknown field `kubeConfig`; did you mean \"kubeconfig\"?",
+    "extenders:\n- urlPrefixes: null  # error: unknown field `urlPrefixes`; did you mean \"urlPrefix\"?\n- tlsConfig:\n    insecured: null  # error: unknown field `insecured`; did you mean \"insecure\"?\n- managedResources:\n  - name: a.b/c\n    names: null  # error: unknown field `names`; did you mean \"name\"?",
+    "profiles: null\nextenders: null\nleaderElection: null\nclientConnection: {burst: null}",
+    "profiles:\n- null\nextenders:\n- null\nleaderElection: {leaderElect: null, resourceName: null}",
+    "profiles:\n- schedulerName: null\n  plugins:\n    score: null\n    filter: {enabled: null, disabled: null}\n    permit:\n      disabled: [null]\n  pluginConfig:\n  - {name: InterPodAffinity, args: null}\n  - {name: DefaultPreemption, args: {kind: null, apiVersion: null, minCandidateNodesAbsolute: null}}",
+    "extenders:\n- {urlPrefix: http://a, filterVerb: null, httpTimeout: null, tlsConfig: null, managedResources: null}\n- {urlPrefix: http://b, tlsConfig: {insecure: null}}",
+    "profiles:\n- []  # error: profiles[0]",
+    "extenders:\n- []  # error: extenders[0]: expected an object",
     "paralelism: 5  # error: unknown field `paralelism`\nhealthzBindAdress: a  # error: unknown field `healthzBindAdress`\nprofiles:\n- bar: 1  # error: unknown field `bar`\n  plugins:\n    score: 5  # error: plugins.score: expected an object",
 ];
 
@@ -73,6 +90,12 @@ const V1ALPHA1: &[&str] = &[
     "plugins:\n  filter:\n    enabled:\n    - name: NodeLabels  # error: plugins.filter.enabled[0].name: FilterPlugin \"NodeLabels\" does not exist; did you mean \"NodeLabel\"?",
     "pluginConfig:\n- name: InterPodAffinity\n  args:\n    hardPodAffinityWeight: -1  # error: pluginConfig[0].args.hardPodAffinityWeight",
     "leaderElection:\n  resourceName: a\n  lockObjectName: b  # error: do not match",
+    "schedulersName: null  # error: unknown field `schedulersName`; did you mean \"schedulerName\"?",
+    "algorithmSource:\n  providers: null  # error: unknown field `providers`; did you mean \"provider\"?",
+    "plugins:\n  preScore: null  # error: unknown field `preScore`",
+    "leaderElection:\n  lockObject: null  # error: unknown field `lockObject`",
+    "schedulerName: null\nalgorithmSource: null\nhardPodAffinitySymmetricWeight: null\nleaderElection: {resourceName: a, lockObjectName: null}\nhealthzBindAddress: null\ndisablePreemption: null\nbindTimeoutSeconds: null\nplugins: null\npluginConfig: null",
+    "leaderElection: {resourceName: null, lockObjectName: a}\nhardPodAffinitySymmetricWeight: 5\npluginConfig:\n- {name: InterPodAffinity, args: {hardPodAffinityWeight: null}}\n- null",
 ];
 
 /// Policies, in YAML.
@@ -105,6 +128,17 @@ const POLICIES: &[&str] = &[
     "extenders:\n- urlPrefix: http://a\n  prioritizeVerb: p\n  weight: 0  # error: must have a positive weight",
     "extenders:\n- URLPREFIX: [a]  # error: extenders[0].URLPREFIX: expected a string",
     "extenders:\n- urlPrefix: http://a\n  managedResources:\n  - Name: cpu  # error: managedResources[0].Name: Invalid value: \"cpu\"",
+    "predicate: null  # error: unknown field `predicate`; did you mean \"predicates\"?",
+    "predicates:\n- name: GeneralPredicates\n  arguments: null  # error: unknown field `arguments`; did you mean \"argument\"?",
+    "predicates:\n- name: A\n  argument:\n    labelPresence: null  # error: unknown field `labelPresence`; did you mean \"labelsPresence\"?\n    labelsPresence: {labels: [a]}",
+    "priorities:\n- name: A\n  weight: 1\n  argument:\n    labelPreference: {label: a, labels: null}  # error: unknown field `labels`; did you mean \"label\"?",
+    "priorities:\n- name: A\n  weight: 1\n  argument: {requestedToCapacityRatioArguments: {shape: [{utilization: 0, score: 0}], resource: null}}  # error: unknown field `resource`; did you mean \"resources\"?",
+    "extenders:\n- urlPrefix: http://a\n  enableHttp: null  # error: unknown field `enableHttp`; did you mean \"enableHTTPS\"?",
+    "predicates: null\npriorities: null\nextenders: null\nhardPodAffinitySymmetricWeight: null\nalwaysCheckAllPredicates: null",
+    "predicates:\n- {name: HostName, argument: null}\n- {name: A, argument: {labelsPresence: null, serviceAffinity: {labels: null}}}\nextenders:\n- null\n- {apiVersion: null, URLPrefix: null, httpTimeout: null}",
+    "predicates:\n- [HostName]  # error: predicates[0]: expected an object",
+    "priorities:\n- name: A\n  weight: 1\n  argument: [a]  # error: priorities[0].argument: expected an object",
+    "extenders:\n- []  # error: extenders[0]: expected a map",
 ];
 
 const KIND: &str = "kind: KubeSchedulerConfiguration\n";

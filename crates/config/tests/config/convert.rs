@@ -253,3 +253,18 @@ fn v1_stays_as_it_is() {
          `podMaxBackoffSeconds`, `profiles`, `extenders`; did you mean \"parallelism\"?"
     );
 }
+
+#[test]
+fn null_fields_are_left_out() {
+    let text = "\
+apiVersion: kubescheduler.config.k8s.io/v1alpha2
+kind: KubeSchedulerConfiguration
+clientConnection: {burst: null, qps: 7}
+profiles:
+- schedulerName: null
+  pluginConfig:
+  - {name: InterPodAffinity, args: {hardPodAffinityWeight: null}}
+";
+    let v1 = convert("old", text);
+    assert!(v1.contains("qps: 7\n") && !v1.contains("null"), "{v1}");
+}

@@ -46,6 +46,19 @@ const CONFIGURATIONS: &str = r#"
 {leaderElection: {resourceLock: endpoints}}
 {leaderElection: {leaderElect: false, resourceLock: endpoints, leaseDuration: 1s}}
 {leaderElection: null, clientConnection: null, profiles: null, extenders: null}
+{foo: null}
+{leaderElection: {foo: null}}
+{clientConnection: {foo: null, burst: null}}
+{leaderElection: []}
+{clientConnection: []}
+{profiles: [[]]}
+{profiles: [{bar: null}]}
+{profiles: [{plugins: []}]}
+{extenders: [[]]}
+{extenders: [{foo: null}]}
+{extenders: [{urlPrefix: "http://x", filterVerb: null, tlsConfig: {foo: null}}]}
+{extenders: [{urlPrefix: "http://x", filterVerb: null, httpTimeout: 5s, tlsConfig: {insecure: null}, managedResources: null}]}
+{extenders: [{managedResources: [{name: a.b/c, foo: null}]}]}
 {profiles: []}
 {profiles: [null]}
 {profiles: {}}
@@ -79,6 +92,12 @@ const ARGUMENTS: &str = r#"
 [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]
 [{name: InterPodAffinity, args: {hardPodAffinityWeight: null}}]
 [{name: InterPodAffinity, args: {foo: 1}}]
+[{name: InterPodAffinity, args: {foo: null}}]
+[{name: InterPodAffinity, args: {hardPodAffinityWeight: null, foo: null}}]
+[{name: InterPodAffinity, args: {kind: null, apiVersion: null}}]
+[{name: NodeName, args: {a: null}}]
+[{name: InterPodAffinity, foo: null}]
+[null]
 [{name: InterPodAffinity, args: x}]
 [{name: Foo, args: {}}, {name: Foo, args: {a: 1}}]
 [{name: NodeName, args: {a: 1}}]
@@ -98,6 +117,12 @@ const PLUGINS: &str = r#"
 {filter: {enabled: [null]}}
 {filter: {enabled: null}}
 {filter: null}
+{filters: null}
+{filter: []}
+{filter: {enable: null}}
+{filter: {enabled: [{name: NodeName, foo: null}]}}
+{filter: {enabled: [[]]}}
+{filter: {disabled: [null]}}
 {queueSort: {enabled: [{name: PrioritySort}]}}
 {queueSort: {enabled: [{name: PrioritySort}, {name: PrioritySort}]}}
 {queueSort: {disabled: [{name: "*"}]}}

@@ -2,6 +2,7 @@
 
 use expect_test::{Expect, expect};
 use loadmaster_api::document::Document;
+use loadmaster_config::ExtensionPoint::PostFilter;
 use loadmaster_config::{AllFeatureGates, PolicySource, check_configuration, policy_source};
 
 use crate::old_versions::{shown, try_check};
@@ -100,7 +101,7 @@ fn predicates_and_priorities_with_arguments() {
             PodTopologySpread {"defaultingType":"System"}
             RequestedToCapacityRatio {"resources":[{"name":"cpu","weight":2}],"shape":[{"score":0,"utilization":0},{"score":10,"utilization":100}]}
             ServiceAffinity {"affinityLabels":["region"],"antiAffinityLabelsPreference":["zone"]}
-            note: alwaysCheckAllPredicates has no effect on placements: a node is reported with the first plugin that rejects it; `loadmaster explain` shows all
+            note: alwaysCheckAllPredicates has no effect: placements are the same, and a node is reported with the first plugin that rejects it
             note: predicate CheckNodeMemoryPressure has no effect: nodes with this condition have a taint, which TaintToleration checks
             note: priority EqualPriority has no effect: all nodes get the same score
             extenders []
@@ -173,6 +174,43 @@ fn a_policy_of_v1alpha1_keeps_the_name_of_the_scheduler() {
         errors.contains("using Plugins and Policy simultaneously is not supported"),
         "{errors}"
     );
+}
+
+#[test]
+fn a_policy_leaves_disabled_preemption_disabled() {
+    let policy = r#"{"kind": "Policy", "apiVersion": "v1"}"#;
+    for (version, yaml, is_enabled) in [
+        ("v1alpha1", "disablePreemption: true\n", false),
+        ("v1alpha1", "disablePreemption: false\n", true),
+        ("v1alpha1", "disablePreemption: null\n", true),
+        ("v1alpha1", "", true),
+        ("v1alpha2", "disablePreemption: true\n", false),
+        ("v1beta1", "", true),
+    ] {
+        let checked = try_check(version, yaml, Some(policy)).unwrap();
+        let plugins = checked.profiles[0].extension_points.at_extension_point(PostFilter);
+        let has_preemption = plugins.iter().any(|plugin| plugin.name == "DefaultPreemption");
+        assert_eq!(has_preemption, is_enabled, "{version} {yaml}");
+    }
+}
+
+#[test]
+fn errors_of_moved_arguments_have_the_place_in_the_configuration() {
+    let yaml = "hardPodAffinitySymmetricWeight: 101\nbindTimeoutSeconds: 9\n";
+    for (policy, want) in [
+        // The arguments of the Policy stand before those of the configuration.
+        (
+            r#"{"kind": "Policy", "apiVersion": "v1"}"#,
+            "config.yaml:3:33: hardPodAffinitySymmetricWeight: Invalid value: 101: not in valid range [0-100]",
+        ),
+        // The weight of the Policy replaces that of the configuration.
+        (
+            r#"{"kind": "Policy", "apiVersion": "v1", "hardPodAffinitySymmetricWeight": 102}"#,
+            "policy.json:1:74: hardPodAffinitySymmetricWeight: Invalid value: 102: not in valid range [0-100]",
+        ),
+    ] {
+        assert_eq!(try_check("v1alpha1", yaml, Some(policy)).unwrap_err(), want);
+    }
 }
 
 #[test]

@@ -133,6 +133,45 @@ fn invalid_flags_and_files_are_rejected() {
     check(&[&file.flag()], ":3:");
 }
 
+#[test]
+fn null_fields_of_plugin_arguments_must_be_known() {
+    for (plugin, args, unknown) in [
+        (
+            "NodeResourcesFit",
+            "{ignoredResources: null, scoringStrategy: {type: MostAllocated, resources: null}}",
+            None,
+        ),
+        (
+            "NodeResourcesFit",
+            "{scoringStrategy: {resources: null, resource: null}}",
+            Some("scoringStrategy.resource: unknown field `resource`"),
+        ),
+        (
+            "PodTopologySpread",
+            "{defaultingType: List, defaultConstraints: [{maxSkew: 1, skew: null}]}",
+            Some("defaultConstraints[0].skew: unknown field `skew`"),
+        ),
+        (
+            "NodeAffinity",
+            "{addedAffinity: {required: null}}",
+            Some("addedAffinity.required: unknown field `required`"),
+        ),
+    ] {
+        let text =
+            format!("{HEAD}profiles:\n- pluginConfig:\n  - name: {plugin}\n    args: {args}\n");
+        let file = TempConfigFile::new("null", &text);
+        let errors = load(&[&file.flag()]).err();
+        match unknown {
+            None => assert_eq!(errors, None, "{args}"),
+            Some(unknown) => {
+                let errors = errors.unwrap_or_default();
+                let is_found = errors.contains(&format!("pluginConfig[0].args.{unknown}"));
+                assert!(is_found && errors.contains(":6:"), "{args}: {errors}");
+            }
+        }
+    }
+}
+
 /// Loads a configuration with the plugins of older versions.
 fn load_old(args: &[&str]) -> Result<LoadedConfig, String> {
     let registry = loadmaster_plugins::in_tree_registry();

@@ -45,14 +45,28 @@ impl Origins {
         self.0.extend(of_policy);
     }
 
+    /// Forgets where the field at `path` and all that is below it comes from.
+    pub fn remove(&mut self, path: &str) {
+        self.0.retain(|it| below(&it.path, path).is_none());
+    }
+
+    /// Adapts the origins to a list whose elements have other indexes now; `new_idx` returns `None` for those that are gone.
+    pub fn move_elements(&mut self, list: &str, new_idx: impl Fn(usize) -> Option<usize>) {
+        self.0.retain_mut(|it| {
+            let element = below(&it.path, list).and_then(|rest| rest.strip_prefix('['));
+            let Some((idx, rest)) = element.and_then(|element| element.split_once(']')) else {
+                return true;
+            };
+            let Some(idx) = idx.parse().ok().and_then(&new_idx) else { return false };
+            it.path = format!("{list}[{idx}]{rest}");
+            true
+        });
+    }
+
     /// The document and the path in it: that of the innermost field that moved, and the rest of `path`; `path` in the configuration
     /// if nothing moved.
     pub fn origin_of(&self, path: &str) -> (Source, String) {
-        let below = |moved: &str| {
-            let rest = path.strip_prefix(moved)?;
-            (moved.is_empty() || rest.is_empty() || rest.starts_with(['.', '['])).then_some(rest)
-        };
-        let moved = self.0.iter().filter_map(|it| Some((it, below(&it.path)?)));
+        let moved = self.0.iter().filter_map(|it| Some((it, below(path, &it.path)?)));
         match moved.max_by_key(|(it, _)| it.path.len()) {
             None => (Source::Configuration, path.to_owned()),
             Some((it, _)) if it.is_whole => (it.source, it.origin.clone()),
@@ -62,6 +76,12 @@ impl Origins {
             Some((it, rest)) => (it.source, format!("{}{rest}", it.origin)),
         }
     }
+}
+
+/// The rest of `path` if it is `parent` or below it.
+fn below<'a>(path: &'a str, parent: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(parent)?;
+    (parent.is_empty() || rest.is_empty() || rest.starts_with(['.', '['])).then_some(rest)
 }
 
 #[cfg(test)]
@@ -82,6 +102,26 @@ mod tests {
             ("profiles[0].plugins.filter.enabled[71].name", "plugins.filter.enabled[71].name"),
             ("profiles[0].pluginConfig[1].args.bindTimeoutSeconds", "bindTimeoutSeconds"),
             ("profiles[01]", "profiles[01]"),
+        ] {
+            assert_eq!(origins.origin_of(path).1, want, "{path}");
+        }
+    }
+
+    #[test]
+    fn elements_that_move_take_their_origins_with_them() {
+        let mut origins = Origins::default();
+        origins.insert("list[0].a", "x");
+        origins.insert("list[1].a", "y");
+        origins.insert("lists[0].a", "z");
+        origins.insert("removed[0].a", "r");
+        origins.remove("removed");
+        origins.move_elements("list", |idx| (idx == 1).then_some(5));
+        for (path, want) in [
+            ("list[0].a", "list[0].a"),
+            ("list[1].a", "list[1].a"),
+            ("list[5].a", "y"),
+            ("lists[0].a", "z"),
+            ("removed[0].a", "removed[0].a"),
         ] {
             assert_eq!(origins.origin_of(path).1, want, "{path}");
         }
