@@ -27,6 +27,7 @@ use serde_json::Value;
 
 use compare::Difference;
 use coverage::Coverage;
+use old_configurations::answers::{Answers, Subject};
 use process::{Oracle, OracleProgram};
 
 use crate::scenarios;
@@ -57,16 +58,16 @@ pub struct Args {
     scheduler_plugins: Option<u64>,
     /// Read so many random configuration files of every version before v1, and so many Policies, and compare with the kube-schedulers that
     /// read them.
-    #[arg(long, value_name = "CASES", conflicts_with_all = ["cases", "preemption", "claims", "apply", "scheduler_plugins"])]
+    #[arg(long, value_name = "CASES", group = "old_schedulers", conflicts_with_all = ["cases", "preemption", "claims", "apply", "scheduler_plugins"])]
     old_configurations: Option<u64>,
-    /// Let the plugins of each old kube-scheduler and those of Loadmaster filter and score the nodes of so many random clusters, with
-    /// random configurations of that time and Policies, and compare.
-    #[arg(long, value_name = "CASES", conflicts_with_all = ["cases", "preemption", "claims", "apply", "scheduler_plugins", "old_configurations"])]
+    /// Let the plugins of each old kube-scheduler and those of Loadmaster filter and score the nodes of so many random clusters, for each
+    /// version of configurations and Policies of that time, and compare.
+    #[arg(long, value_name = "CASES", group = "old_schedulers", conflicts_with_all = ["cases", "preemption", "claims", "apply", "scheduler_plugins"])]
     old_decisions: Option<u64>,
     /// Keep the answers of the old schedulers in this file.
-    #[arg(long, value_name = "FILE", requires = "old_configurations")]
+    #[arg(long, value_name = "FILE", requires = "old_schedulers")]
     record: Option<PathBuf>,
-    /// Compare old configurations with the answers in this file.
+    /// Compare old configurations or decisions with the answers in this file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["cases", "preemption", "claims", "apply", "scheduler_plugins", "old_configurations", "old_decisions"])]
     recorded: Option<PathBuf>,
     /// Run only the case with this number, and show both answers.
@@ -126,10 +127,15 @@ pub fn run(args: &Args) -> Result<bool> {
         return old_configurations::run(n, seed, args.only, args.record.as_deref());
     }
     if let Some(n) = args.old_decisions {
-        return old_decisions::run(n, seed, args.only, args.tries);
+        let (only, record) = (args.only, args.record.as_deref());
+        return old_decisions::run(n, seed, only, args.tries, record);
     }
     if let Some(file) = &args.recorded {
-        return old_configurations::run_recorded(file);
+        let (questions, answers) = Answers::read(file)?;
+        return match questions.subject {
+            Subject::OldConfigurations => old_configurations::run_recorded(questions, answers),
+            Subject::OldDecisions => old_decisions::run_recorded(questions, answers),
+        };
     }
     let binary = args.program().build()?;
     let (subject, flag) = args.subject(args.n_cases());

@@ -54,7 +54,7 @@ func schedulerOf(client *fake.Clientset, factory informers.SharedInformerFactory
 		if err != nil {
 			return nil, nil, err
 		}
-		sched, _, stop, err := newScheduler(client, factory, cfg, nil)
+		sched, _, stop, err := newScheduler(client, factory, cfg)
 		return sched, stop, err
 	}
 	cfg, source, remove, err := policySource([]byte(q.Text))
@@ -62,6 +62,6 @@ func schedulerOf(client *fake.Clientset, factory informers.SharedInformerFactory
 		return nil, nil, err
 	}
 	defer remove()
-	sched, _, stop, err := newScheduler(client, factory, cfg, source)
+	sched, _, stop, err := newScheduler(client, factory, cfg, scheduler.WithLegacyPolicySource(source))
 	return sched, stop, err
 }

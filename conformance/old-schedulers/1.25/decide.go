@@ -36,7 +36,7 @@ func showStatus(plugin string, status *pluginStatus) statusJSON {
 	return shown
 }
 
-// decide runs the plugins of the default profile for a pod: PreFilter, Filter of every node, PreScore,
+// decide runs the plugins of its profile for a pod: PreFilter, Filter of every node, PreScore,
 // and Score with normalization and weights of the nodes that pass.
 func decide(q *question) (answer, error) {
 	client := fake.NewSimpleClientset()
@@ -50,9 +50,9 @@ func decide(q *question) (answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	profile, ok := sched.Profiles[v1.DefaultSchedulerName]
+	profile, ok := sched.Profiles[pod.Spec.SchedulerName]
 	if !ok {
-		return nil, fmt.Errorf("there is no profile %q", v1.DefaultSchedulerName)
+		return nil, fmt.Errorf("there is no profile %q", pod.Spec.SchedulerName)
 	}
 	snapshot := profile.SnapshotSharedLister()
 	if err := updateSnapshot(cacheOf(sched), snapshot); err != nil {
@@ -128,7 +128,9 @@ func fillCluster(factory informers.SharedInformerFactory, sched *scheduler.Sched
 		case *v1.Node:
 			nodes = append(nodes, it)
 		case *v1.Pod:
-			it.Spec.SchedulerName = v1.DefaultSchedulerName
+			if it.Spec.SchedulerName == "" {
+				it.Spec.SchedulerName = v1.DefaultSchedulerName
+			}
 			it.UID = types.UID(it.Namespace + "/" + it.Name)
 			if it.Namespace+"/"+it.Name == q.Pod {
 				asked = it

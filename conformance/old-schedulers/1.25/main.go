@@ -14,7 +14,8 @@
 // A file that the scheduler rejects is answered with {"errors":[...]}.
 //
 // The three modules next to each other are three versions of Kubernetes: they
-// share all files but scheduler.go and framework.go.
+// share all files but scheduler.go and framework.go, and 1.22 and 1.25 also
+// share configuration.go.
 package main
 
 import (

@@ -10,7 +10,6 @@ mod generate;
 mod plugin_args;
 mod policy;
 pub(super) mod version;
-mod yaml;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +20,7 @@ use loadmaster_config::{AllFeatureGates, CheckedConfiguration, check_configurati
 use loadmaster_framework::Registry;
 use serde_json::Value;
 
-use answers::Answers;
+use answers::{Answers, RecordedQuestions, Subject};
 use compare::Difference;
 use version::{OldRelease, OldVersion, PluginTable};
 
@@ -30,15 +29,17 @@ pub fn run(n: u64, seed: u64, only: Option<u64>, record: Option<&Path>) -> Resul
     let answers = Answers::from_programs(record.is_some())?;
     let (is_equal, answers) = compare_all(answers, n, seed, only)?;
     if let Some(file) = record {
-        answers.write(file, n, seed)?;
+        let subject = Subject::OldConfigurations;
+        answers.write(file, RecordedQuestions { subject, cases: n, seed })?;
     }
     Ok(is_equal)
 }
 
 /// Runs the files whose answers were recorded.
-pub fn run_recorded(file: &Path) -> Result<bool> {
-    let (answers, n, seed) = Answers::read(file)?;
-    Ok(compare_all(answers, n, seed, None)?.0)
+pub fn run_recorded(questions: RecordedQuestions, answers: Answers) -> Result<bool> {
+    let (is_equal, answers) = compare_all(answers, questions.cases, questions.seed, None)?;
+    answers.check_all_used()?;
+    Ok(is_equal)
 }
 
 fn compare_all(answers: Answers, n: u64, seed: u64, only: Option<u64>) -> Result<(bool, Answers)> {
@@ -112,7 +113,7 @@ impl Comparison {
         let releases = version.releases();
         let release = releases[(id / n_versions) as usize % releases.len()];
         let table = self.tables.get(&(version, release)).context("a table of plugins")?;
-        let text = generate::file(self.seed, id, version, table);
+        let text = generate::file(self.seed, id, version, table)?;
         let theirs = self.answers.ask(release, &version.question(&text))?;
         let ours = read(&text, &self.registry, &self.gates);
         let differences = compare::differences(version, table, &theirs, &ours);

@@ -1,6 +1,6 @@
 //! `cargo xtask oracle --old-decisions N`: random clusters with configurations of old versions and Policies. The plugins of old schedulers and
 //! those of Loadmaster filter and score every node for a pod; compared are the plugin that rejects each node, its reasons, and the scores of
-//! each plugin with weights.
+//! each plugin with weights. Answers can be recorded, as those about configurations.
 
 mod cluster;
 mod compare;
@@ -9,6 +9,7 @@ mod dice;
 mod pods;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use loadmaster_sim::cases::local_oracle::LocalOracle;
@@ -17,28 +18,52 @@ use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
 use cluster::{TARGET, Topics};
-use compare::Difference;
+use compare::{Asked, Difference};
+use configuration::ASKED;
 use dice::Dice;
 
-use super::old_configurations::answers::Answers;
+use super::old_configurations::answers::{Answers, RecordedQuestions, Subject};
 use super::old_configurations::version::{OldRelease, OldVersion, PluginTable};
 
-/// Runs `n` cases of every release of a seed, or one of them; returns whether there was no difference. For each kind of difference so many
-/// smaller cases are tried.
-pub fn run(n: u64, seed: u64, only: Option<u64>, tries: usize) -> Result<bool> {
-    println!("oracle: --seed {seed} --old-decisions {n}");
-    let mut comparison = Comparison::new(seed)?;
-    let n_releases = OldRelease::ALL.len() as u64;
+/// Runs `n` cases of every version of a seed, or one of them; returns whether there was no difference. For each kind of difference so many
+/// smaller cases are tried. The answers are written to `record`.
+pub fn run(
+    n: u64,
+    seed: u64,
+    only: Option<u64>,
+    tries: usize,
+    record: Option<&Path>,
+) -> Result<bool> {
+    let mut comparison = Comparison::new(Answers::from_programs(record.is_some())?, seed)?;
+    let found = compare_all(&mut comparison, n, only)?;
+    if let Some(file) = record {
+        let subject = Subject::OldDecisions;
+        comparison.answers.write(file, RecordedQuestions { subject, cases: n, seed })?;
+    }
+    found.report(&mut comparison, tries)
+}
+
+/// Runs the cases whose answers were recorded.
+pub fn run_recorded(questions: RecordedQuestions, answers: Answers) -> Result<bool> {
+    let mut comparison = Comparison::new(answers, questions.seed)?;
+    let found = compare_all(&mut comparison, questions.cases, None)?;
+    comparison.answers.check_all_used()?;
+    found.report(&mut comparison, 0)
+}
+
+fn compare_all(comparison: &mut Comparison, n: u64, only: Option<u64>) -> Result<Found> {
+    println!("oracle: --seed {} --old-decisions {n}", comparison.seed);
+    let n_asked = ASKED.len() as u64;
     let mut found = Found::default();
-    for id in only.map_or(0..n * n_releases, |id| id..id + 1) {
+    for id in only.map_or(0..n * n_asked, |id| id..id + 1) {
         let case = comparison.case(id)?;
         let answers = comparison.ask(&case)?;
         if only.is_some() {
             println!("{}", case.show(&answers));
         }
-        found.add(case, &answers);
+        found.add(case, answers);
     }
-    found.report(&mut comparison, tries)
+    Ok(found)
 }
 
 /// A question to a release in the form of this version.
@@ -69,6 +94,7 @@ impl Case {
     }
 }
 
+#[derive(Clone)]
 struct BothAnswers {
     theirs: Value,
     ours: Value,
@@ -84,14 +110,11 @@ struct Comparison {
 }
 
 impl Comparison {
-    fn new(seed: u64) -> Result<Comparison> {
-        let mut answers = Answers::from_programs(false)?;
+    fn new(mut answers: Answers, seed: u64) -> Result<Comparison> {
         let mut tables = BTreeMap::new();
-        for release in OldRelease::ALL {
-            for version in configuration::versions(release) {
-                let table = PluginTable::ask(&mut answers, release, *version)?;
-                tables.insert((release, *version), table);
-            }
+        for &(release, version) in ASKED {
+            let table = PluginTable::ask(&mut answers, release, version)?;
+            tables.insert((release, version), table);
         }
         let registry = loadmaster_plugins::in_tree_registry();
         let registry = loadmaster_legacy_plugins::with_legacy_plugins(registry);
@@ -99,19 +122,15 @@ impl Comparison {
         Ok(Comparison { seed, answers, tables, ours })
     }
 
-    /// Case `id`: the release is that of the remainder.
+    /// Case `id`: the version is that of the remainder.
     fn case(&self, id: u64) -> Result<Case> {
-        let n_releases = OldRelease::ALL.len() as u64;
-        let release = OldRelease::ALL[(id % n_releases) as usize];
-        let versions = configuration::versions(release);
-        let version = versions[(id / n_releases) as usize % versions.len()];
+        let (release, version) = ASKED[(id % ASKED.len() as u64) as usize];
         let table = self.tables.get(&(release, version)).context("a table of plugins")?;
         let rng = Rng::new(self.seed).split("old decisions").split(&id.to_string());
         let mut dice = Dice::new(rng.split("configuration"));
         let config = configuration::configuration(&mut dice, version, table);
         let mut dice = Dice::new(rng.split("cluster"));
         let mut topics = Topics::draw(&mut dice);
-        // Of several services, 1.22 and 1.18 take any for the score of ServiceAffinity.
         let text = config.to_string();
         // VolumeBinding learns of claims from informers only, which do not run.
         topics.claims &= version == OldVersion::Policy || text.contains("\"*\"");
@@ -121,13 +140,20 @@ impl Comparison {
         let is_spread = topics.spread || text.contains("DoNotSchedule");
         topics.node_affinity &= release > OldRelease::V1_22 || !is_spread;
         topics.always_has_owner = release == OldRelease::V1_18;
+        // Of several services, 1.22 and 1.18 take any for the score of ServiceAffinity.
         topics.many_services = !text.contains("erviceAffinity") && !text.contains("AntiAffinity");
+        let mut objects = cluster::objects(&mut dice, topics);
+        if let Some(name) = config.get("schedulerName")
+            && let Some(pod) = objects.iter_mut().find(|object| cluster::is_target(object))
+        {
+            pod["spec"]["schedulerName"] = name.clone();
+        }
         let question = OracleCase {
             id,
             pod: TARGET.to_owned(),
             config: Some(config),
             feature_gates: BTreeMap::new(),
-            objects: cluster::objects(&mut dice, topics),
+            objects,
             kind: OracleCaseKind::Explain,
         };
         Ok(Case { release, version, question })
@@ -144,7 +170,9 @@ impl Comparison {
         });
         let theirs = self.answers.ask(case.release, &question)?;
         let ours = self.ours.answer_case(&case.question);
-        let differences = compare::differences(case.release, &theirs, &ours);
+        let target = objects.iter().find(|object| cluster::is_target(object));
+        let asked = Asked::new(case.release, target.unwrap_or(&Value::Null));
+        let differences = compare::differences(&asked, &theirs, &ours);
         Ok(BothAnswers { theirs, ours, differences })
     }
 
@@ -185,9 +213,10 @@ struct Kind {
     ids: Vec<u64>,
     /// The smallest of them.
     example: Case,
+    answers: BothAnswers,
 }
 
-/// What the cases of a release were about.
+/// What the cases of a version were about.
 #[derive(Default)]
 struct Counts {
     n_cases: u64,
@@ -226,44 +255,55 @@ impl Counts {
 
 #[derive(Default)]
 struct Found {
-    counts: BTreeMap<OldRelease, Counts>,
+    counts: BTreeMap<(OldRelease, OldVersion), Counts>,
     kinds: BTreeMap<(OldRelease, String), Kind>,
 }
 
 impl Found {
-    fn add(&mut self, case: Case, answers: &BothAnswers) {
-        self.counts.entry(case.release).or_default().add(answers);
+    fn add(&mut self, case: Case, answers: BothAnswers) {
+        self.counts.entry((case.release, case.version)).or_default().add(&answers);
         for difference in &answers.differences {
             let kind = self.kinds.entry((case.release, difference.kind.clone()));
-            let kind = kind.or_insert_with(|| Kind { ids: Vec::new(), example: case.clone() });
+            let kind = kind.or_insert_with(|| Kind {
+                ids: Vec::new(),
+                example: case.clone(),
+                answers: answers.clone(),
+            });
             if kind.ids.last() != Some(&case.question.id) {
                 kind.ids.push(case.question.id);
             }
             if case.size() < kind.example.size() {
-                kind.example = case.clone();
+                (kind.example, kind.answers) = (case.clone(), answers.clone());
             }
         }
     }
 
-    fn report(&self, comparison: &mut Comparison, tries: usize) -> Result<bool> {
+    /// Shows every kind of difference with its smallest case, or a smaller one if other questions can be asked.
+    fn report(self, comparison: &mut Comparison, tries: usize) -> Result<bool> {
         for ((release, name), kind) in &self.kinds {
             println!("\n== {} {name}: {} cases: {:?}", release.name(), kind.ids.len(), kind.ids);
             println!(
                 "cargo xtask oracle --old-decisions 1 --seed {} --only {}",
                 comparison.seed, kind.example.question.id
             );
-            let small = comparison.shrink(&kind.example, name, tries)?;
-            let answers = comparison.ask(&small)?;
-            println!("{}", small.show(&answers));
+            let (case, answers) = if comparison.answers.are_recorded() {
+                (kind.example.clone(), kind.answers.clone())
+            } else {
+                let small = comparison.shrink(&kind.example, name, tries)?;
+                let answers = comparison.ask(&small)?;
+                (small, answers)
+            };
+            println!("{}", case.show(&answers));
             for difference in answers.differences.iter().filter(|it| it.kind == *name) {
                 println!("-- difference: {}", difference.text);
             }
         }
         println!();
-        for (release, counts) in &self.counts {
+        for ((release, version), counts) in &self.counts {
             println!(
-                "{}: {} cases ({} errors), {} nodes, {} feasible, {} cases with a difference",
+                "{} {}: {} cases ({} errors), {} nodes, {} feasible, {} cases with a difference",
                 release.name(),
+                version.name(),
                 counts.n_cases,
                 counts.n_errors,
                 counts.n_nodes,

@@ -2,17 +2,14 @@
 
 use std::sync::Arc;
 
-use loadmaster_framework::incremental::{
-    ResultDependencies, RowDependency, RowMask, ScoreOutOfRange,
-};
 use loadmaster_framework::pod_requests::PodRequests;
 use loadmaster_framework::{
-    Cx, EvaluatorCx, ExtensionPoints, Failure, Incremental, NodeInfo, NodeRow, PluginEvaluator,
-    PodInfo, PrepareCx, PrepareResult, Score,
+    Cx, EvaluatorCx, ExtensionPoints, Failure, Incremental, NodeInfo, PodInfo, PrepareCx,
+    PrepareResult, Score,
 };
 
 use super::args::ResourceSpec;
-use super::column_scorer::ColumnScorer;
+use super::column_scorer::{ColumnScorer, ScoreEvaluator};
 use super::resource_amounts::{
     RequestBasis, ScoredRequests, WeightedResources, weighted_resources,
 };
@@ -80,32 +77,6 @@ impl Incremental for AllocationScore {
     fn prepare(&self, cx: &mut PrepareCx<'_>, requests: &ScoredRequests) -> PrepareResult {
         let nodes = cx.world().nodes();
         let scorer = ColumnScorer::new(self.formula.clone(), requests.clone(), nodes);
-        PrepareResult::Evaluator(Box::new(AllocationScoreEvaluator(scorer)))
-    }
-}
-
-struct AllocationScoreEvaluator(ColumnScorer);
-
-impl PluginEvaluator for AllocationScoreEvaluator {
-    fn dependencies(&self) -> ResultDependencies {
-        ResultDependencies { score: Some(RowDependency::Pods), ..ResultDependencies::default() }
-    }
-
-    fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {
-        self.0.score_row(cx.nodes(), row.index())
-    }
-
-    fn score_rows(
-        &self,
-        cx: EvaluatorCx<'_>,
-        set: &RowMask,
-        weight: i64,
-        out: &mut [i64],
-    ) -> Result<(), ScoreOutOfRange> {
-        self.0.score_all(cx.nodes(), set, weight, out)
-    }
-
-    fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
-        self.0.is_stale(cx.nodes())
+        PrepareResult::Evaluator(Box::new(ScoreEvaluator(scorer)))
     }
 }

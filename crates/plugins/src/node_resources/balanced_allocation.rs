@@ -12,20 +12,17 @@ use std::sync::Arc;
 
 use loadmaster_api::meta::nullable;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
-use loadmaster_framework::incremental::{
-    ResultDependencies, RowDependency, RowMask, ScoreOutOfRange,
-};
 use loadmaster_framework::plugin_args::{self, FieldError};
 use loadmaster_framework::{
     Cx, CycleStateSlot, EvaluatorCx, ExtensionPoints, Failure, FeatureGates, Incremental, NodeInfo,
-    NodeRow, PluginDef, PluginError, PluginEvaluator, PodInfo, PreScore, PreScoreResult, PrepareCx,
-    PrepareResult, Score, SerialCx, Sign,
+    PluginDef, PluginError, PodInfo, PreScore, PreScoreResult, PrepareCx, PrepareResult, Score,
+    SerialCx, Sign,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::args::{ResourceSpec, complete, encode};
-use super::column_scorer::ColumnScorer;
+use super::column_scorer::{ColumnScorer, ScoreEvaluator};
 use super::resource_amounts::{
     RequestBasis, ScoredRequests, WeightedResources, weighted_resources,
 };
@@ -140,33 +137,7 @@ impl Incremental for BalancedAllocation {
         let Some(scored) = scored else { return PrepareResult::Skip };
         let nodes = cx.world().nodes();
         let scorer = ColumnScorer::new(ScoreFormula::BalancedAllocation, scored.clone(), nodes);
-        PrepareResult::Evaluator(Box::new(BalancedAllocationEvaluator(scorer)))
-    }
-}
-
-struct BalancedAllocationEvaluator(ColumnScorer);
-
-impl PluginEvaluator for BalancedAllocationEvaluator {
-    fn dependencies(&self) -> ResultDependencies {
-        ResultDependencies { score: Some(RowDependency::Pods), ..ResultDependencies::default() }
-    }
-
-    fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {
-        self.0.score_row(cx.nodes(), row.index())
-    }
-
-    fn score_rows(
-        &self,
-        cx: EvaluatorCx<'_>,
-        set: &RowMask,
-        weight: i64,
-        out: &mut [i64],
-    ) -> Result<(), ScoreOutOfRange> {
-        self.0.score_all(cx.nodes(), set, weight, out)
-    }
-
-    fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
-        self.0.is_stale(cx.nodes())
+        PrepareResult::Evaluator(Box::new(ScoreEvaluator(scorer)))
     }
 }
 

@@ -1,9 +1,11 @@
-//! The scores of one pod for every row of the node table, by a score formula; used by both plugins.
+//! The scores of one pod for every row of the node table, by a score formula; used by all plugins of this module.
 
 use std::cell::Cell;
 
-use loadmaster_framework::NodeTable;
-use loadmaster_framework::incremental::{ScoreOutOfRange, check_score_range};
+use loadmaster_framework::incremental::{
+    ResultDependencies, RowDependency, RowMask, ScoreOutOfRange, check_score_range,
+};
+use loadmaster_framework::{EvaluatorCx, NodeRow, NodeTable, PluginEvaluator};
 
 use super::resource_amounts::{ScoredColumns, ScoredRequests};
 use super::score_formula::ScoreFormula;
@@ -74,5 +76,32 @@ impl ColumnScorer {
 
     fn exact(&self, nodes: &NodeTable, at: usize) -> i64 {
         self.formula.score(self.columns.row_amounts(nodes, at))
+    }
+}
+
+/// The evaluator of a plugin that does nothing but score.
+pub(super) struct ScoreEvaluator(pub ColumnScorer);
+
+impl PluginEvaluator for ScoreEvaluator {
+    fn dependencies(&self) -> ResultDependencies {
+        ResultDependencies { score: Some(RowDependency::Pods), ..ResultDependencies::default() }
+    }
+
+    fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {
+        self.0.score_row(cx.nodes(), row.index())
+    }
+
+    fn score_rows(
+        &self,
+        cx: EvaluatorCx<'_>,
+        set: &RowMask,
+        weight: i64,
+        out: &mut [i64],
+    ) -> Result<(), ScoreOutOfRange> {
+        self.0.score_all(cx.nodes(), set, weight, out)
+    }
+
+    fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
+        self.0.is_stale(cx.nodes())
     }
 }

@@ -1,5 +1,6 @@
 //! Random configuration files of old versions: mostly valid ones.
 
+use anyhow::{Context as _, Result};
 use loadmaster_stdx::Rng;
 use serde_json::{Map, Value, json};
 
@@ -24,19 +25,17 @@ const POINTS: &[&str] = &[
 const LEFT_OUT: &[&str] = &["NodeResourceLimits"];
 
 /// The file with this number of a seed.
-pub fn file(seed: u64, id: u64, version: OldVersion, table: &PluginTable) -> String {
+pub fn file(seed: u64, id: u64, version: OldVersion, table: &PluginTable) -> Result<String> {
     let rng = Rng::new(seed).split("old configurations").split(&id.to_string());
     let mut draw = Draw { rng, version, table, is_valid_only: false };
     let value = match version {
         OldVersion::Policy => draw.policy(),
         _ => draw.configuration(),
     };
-    if draw.rng.one_in(2) {
-        return format!("{value:#}");
+    match draw.rng.one_in(2) {
+        true => Ok(format!("{value:#}")),
+        false => serde_saphyr::to_string(&value).context("writing a configuration as YAML"),
     }
-    let mut text = String::new();
-    super::yaml::write(&mut text, &value, 0);
-    text
 }
 
 /// Draws parts of a file.

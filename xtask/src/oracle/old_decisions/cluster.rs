@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use loadmaster_api::Quantity;
 use serde_json::{Value, json};
 
 use super::dice::Dice;
@@ -26,6 +25,10 @@ pub struct Topics {
     /// The kinds of disks.
     pub disks: [&'static str; 2],
     pub scalar_resources: bool,
+    pub init_containers: bool,
+    pub overhead: bool,
+    /// Whether the pods of a node may request more than it has.
+    pub overcommitment: bool,
     /// Whether each pod has a controller that selects it. Up to 1.18, pods were spread from those of controllers that select them, whoever
     /// their owner was.
     pub always_has_owner: bool,
@@ -51,6 +54,9 @@ impl Topics {
             volumes,
             claims: volumes && dice.percent(40),
             scalar_resources: dice.percent(40),
+            init_containers: dice.percent(25),
+            overhead: dice.percent(25),
+            overcommitment: dice.percent(20),
             many_required_constraints: true,
             many_services: true,
         }
@@ -59,6 +65,16 @@ impl Topics {
 
 /// The pod to schedule.
 pub const TARGET: &str = "default/target";
+
+pub fn is_target(object: &Value) -> bool {
+    let metadata = &object["metadata"];
+    let is_named = |namespace: &str, name: &str| {
+        let namespace_is = metadata["namespace"].as_str().unwrap_or("default") == namespace;
+        namespace_is && metadata["name"] == name
+    };
+    object["kind"] == "Pod"
+        && TARGET.split_once('/').is_some_and(|(namespace, name)| is_named(namespace, name))
+}
 
 /// All objects, with the pod to schedule.
 pub fn objects(dice: &mut Dice, topics: Topics) -> Vec<Value> {
@@ -74,8 +90,7 @@ pub fn objects(dice: &mut Dice, topics: Topics) -> Vec<Value> {
     for at in 0..n_pods {
         let mut pod = pods::pod(dice, topics, &format!("pod-{at}"));
         let node = dice.range(0, n_nodes - 1);
-        // A node without enough of a resource that the pod does not request was rejected then.
-        if !usage[node as usize].add(&pod) {
+        if !usage[node as usize].add(&pod) && !topics.overcommitment {
             continue;
         }
         pod["spec"]["nodeName"] = format!("node-{node}").into();
@@ -102,16 +117,14 @@ struct Usage(BTreeMap<String, i64>);
 
 impl Usage {
     fn of_node(object: &Value) -> Option<Usage> {
-        (object["kind"] == "Node").then(|| Usage(amounts(&object["status"]["allocatable"])))
+        (object["kind"] == "Node").then(|| Usage(pods::amounts(&object["status"]["allocatable"])))
     }
 
     /// Subtracts the requests of a pod if they are there.
     fn add(&mut self, pod: &Value) -> bool {
         let mut left = self.0.clone();
-        for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
-            for (name, amount) in amounts(&container["resources"]["requests"]) {
-                *left.entry(name).or_default() -= amount;
-            }
+        for (name, amount) in pods::requests(pod) {
+            *left.entry(name).or_default() -= amount;
         }
         let fits = left.values().all(|amount| *amount >= 0);
         if fits {
@@ -119,14 +132,6 @@ impl Usage {
         }
         fits
     }
-}
-
-fn amounts(list: &Value) -> BTreeMap<String, i64> {
-    let amounts = list.as_object().into_iter().flatten();
-    let amounts = amounts.filter_map(|(name, amount)| {
-        Some((name.clone(), Quantity::parse(amount.as_str()?).ok()?.milli_value()))
-    });
-    amounts.collect()
 }
 
 /// Claims that pods use.

@@ -46,28 +46,60 @@ const POINTS: [&str; 4] = ["preFilter", "filter", "preScore", "score"];
 
 const LABELS: &[&str] = &["topology.kubernetes.io/zone", "rack", "disk"];
 
-/// The versions in which a release is asked.
-pub fn versions(release: OldRelease) -> &'static [OldVersion] {
-    match release {
-        OldRelease::V1_18 => &[OldVersion::V1Alpha2, OldVersion::Policy],
-        OldRelease::V1_22 => &[OldVersion::V1Beta1, OldVersion::Policy, OldVersion::V1Beta2],
-        OldRelease::V1_25 => &[OldVersion::V1Beta2, OldVersion::V1Beta3],
-    }
-}
+/// The releases that are asked, and in which versions.
+pub const ASKED: &[(OldRelease, OldVersion)] = &[
+    (OldRelease::V1_18, OldVersion::V1Alpha1),
+    (OldRelease::V1_18, OldVersion::V1Alpha2),
+    (OldRelease::V1_18, OldVersion::Policy),
+    (OldRelease::V1_22, OldVersion::V1Beta1),
+    (OldRelease::V1_22, OldVersion::V1Beta2),
+    (OldRelease::V1_22, OldVersion::Policy),
+    (OldRelease::V1_25, OldVersion::V1Beta2),
+    (OldRelease::V1_25, OldVersion::V1Beta3),
+];
 
 pub fn configuration(dice: &mut Dice, version: OldVersion, table: &PluginTable) -> Value {
     if version == OldVersion::Policy {
         return policy(dice, table.release == Some(OldRelease::V1_18));
     }
-    let draw = Draw { version, table };
+    let provider = match version == OldVersion::V1Alpha1 && dice.percent(40) {
+        true => Some(dice.pick(&["DefaultProvider", AUTOSCALER_PROVIDER])),
+        false => None,
+    };
+    let draw = Draw { version, table, is_for_autoscaler: provider == Some(AUTOSCALER_PROVIDER) };
     let mut file = version.empty_file();
-    file["profiles"] = json!([draw.profile(dice)]);
+    let profile = draw.profile(dice);
+    if version != OldVersion::V1Alpha1 {
+        file["profiles"] = json!([profile]);
+        return file;
+    }
+    if let Some(provider) = provider {
+        file["algorithmSource"] = json!({"provider": provider});
+    }
+    // These weights would be a second list of arguments of the plugin.
+    if !profile["pluginConfig"].to_string().contains("InterPodAffinity") {
+        dice.put(&mut file, 40, "hardPodAffinitySymmetricWeight", |it| {
+            it.pick(&[0, 1, 50, 100]).into()
+        });
+    }
+    dice.put(&mut file, 30, "schedulerName", |it| it.pick(&["default-scheduler", "old"]).into());
+    dice.put(&mut file, 30, "disablePreemption", |it| it.percent(50).into());
+    for field in ["plugins", "pluginConfig"] {
+        if let Some(of_profile) = profile.get(field) {
+            file[field] = of_profile.clone();
+        }
+    }
     file
 }
+
+/// The algorithm provider of v1alpha1 that prefers nodes with the most requested resources.
+const AUTOSCALER_PROVIDER: &str = "ClusterAutoscalerProvider";
 
 struct Draw<'a> {
     version: OldVersion,
     table: &'a PluginTable,
+    /// Whether the defaults are those of [`AUTOSCALER_PROVIDER`].
+    is_for_autoscaler: bool,
 }
 
 impl Draw<'_> {
@@ -78,6 +110,11 @@ impl Draw<'_> {
         self.table.points.contains_key(plugin) && !is_removed
     }
 
+    fn is_default(&self, plugin: &str, point: &str) -> bool {
+        let is_autoscalers = plugin == "NodeResourcesMostAllocated" && point == "score";
+        self.table.is_default(plugin, point) || self.is_for_autoscaler && is_autoscalers
+    }
+
     fn profile(&self, dice: &mut Dice) -> Value {
         let keeps_defaults = dice.percent(25);
         let percent = if keeps_defaults { 30 } else { 45 };
@@ -86,7 +123,7 @@ impl Draw<'_> {
                 .iter()
                 .copied()
                 .filter(|name| self.has(name) && self.table.implements(name, point))
-                .filter(|name| !(keeps_defaults && self.table.is_default(name, point)))
+                .filter(|name| !(keeps_defaults && self.is_default(name, point)))
                 .collect();
             dice.each(&candidates, percent)
         };
@@ -100,7 +137,7 @@ impl Draw<'_> {
         for point in POINTS {
             let of_point = if matches!(point, "preFilter" | "filter") { &filters } else { &scores };
             let names = of_point.iter().filter(|name| {
-                let is_default = keeps_defaults && self.table.is_default(name, point);
+                let is_default = keeps_defaults && self.is_default(name, point);
                 self.table.implements(name, point) && !is_default
             });
             let entries = names.map(|name| match point {
@@ -111,7 +148,10 @@ impl Draw<'_> {
             if !keeps_defaults {
                 set["disabled"] = json!([{"name": "*"}]);
             }
-            plugins.insert(point.to_owned(), set);
+            // PreScore was called PostFilter then.
+            let is_renamed = self.version == OldVersion::V1Alpha1 && point == "preScore";
+            let field = if is_renamed { "postFilter" } else { point };
+            plugins.insert(field.to_owned(), set);
         }
         let mut profile = json!({"plugins": plugins});
         let args = self.plugin_config(dice, &filters, &scores);

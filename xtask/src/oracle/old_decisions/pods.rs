@@ -1,5 +1,8 @@
 //! Random pods.
 
+use std::collections::BTreeMap;
+
+use loadmaster_api::Quantity;
 use serde_json::{Map, Value, json};
 
 use super::cluster::{CONTROLLERS, N_CLAIMS, TOPOLOGY_KEYS, Topics, api_version, uid};
@@ -16,8 +19,18 @@ pub fn pod(dice: &mut Dice, topics: Topics, name: &str) -> Value {
         dice.put(&mut metadata, percent, "ownerReferences", |it| owner(it.pick(&owners)));
     }
     let n_containers = dice.range(1, 2);
-    let containers: Vec<Value> = (0..n_containers).map(|at| container(dice, topics, at)).collect();
+    let containers: Vec<Value> =
+        (0..n_containers).map(|at| container(dice, topics, &format!("c{at}"))).collect();
     let mut spec = json!({"containers": containers});
+    if topics.init_containers {
+        dice.put(&mut spec, 50, "initContainers", |it| {
+            let n = it.range(1, 2);
+            (0..n).map(|at| container(it, topics, &format!("init{at}"))).collect()
+        });
+    }
+    if topics.overhead {
+        dice.put(&mut spec, 50, "overhead", overhead);
+    }
     if topics.node_affinity {
         dice.put(&mut spec, 40, "nodeSelector", |it| match it.range(0, 2) {
             0 => json!({"disk": "ssd"}),
@@ -57,10 +70,9 @@ fn owner((kind, name): (&str, &str)) -> Value {
     }])
 }
 
-fn container(dice: &mut Dice, topics: Topics, at: i64) -> Value {
+fn container(dice: &mut Dice, topics: Topics, name: &str) -> Value {
     let image = dice.pick(&["web:v1", "db:v1", "tool", "large:v1", "unknown"]);
-    let mut container =
-        json!({"name": format!("c{at}"), "image": format!("registry.example/{image}")});
+    let mut container = json!({"name": name, "image": format!("registry.example/{image}")});
     let mut requests = json!({});
     dice.put(&mut requests, 75, "cpu", |it| {
         it.pick(&["100m", "250m", "500m", "1", "2", "0"]).into()
@@ -85,6 +97,45 @@ fn container(dice: &mut Dice, topics: Topics, at: i64) -> Value {
         });
     }
     container
+}
+
+/// What a runtime class adds to the requests of the containers.
+fn overhead(dice: &mut Dice) -> Value {
+    let mut overhead = json!({});
+    dice.put(&mut overhead, 40, "cpu", |it| it.pick(&["50m", "250m", "1"]).into());
+    dice.put(&mut overhead, 70, "memory", |it| it.pick(&["120Mi", "1Gi"]).into());
+    overhead
+}
+
+/// What the scheduler counts for a pod, by resource and in thousandths: the sum over its containers, or an init container if that requests
+/// more, and the overhead.
+pub fn requests(pod: &Value) -> BTreeMap<String, i64> {
+    let of_containers = |field: &str| {
+        let containers = pod["spec"][field].as_array().into_iter().flatten();
+        let lists = containers.map(|container| amounts(&container["resources"]["requests"]));
+        lists.flatten().collect::<Vec<_>>()
+    };
+    let mut requests: BTreeMap<String, i64> = BTreeMap::new();
+    for (name, amount) in of_containers("containers") {
+        *requests.entry(name).or_default() += amount;
+    }
+    for (name, amount) in of_containers("initContainers") {
+        let sum = requests.entry(name).or_default();
+        *sum = amount.max(*sum);
+    }
+    for (name, amount) in amounts(&pod["spec"]["overhead"]) {
+        *requests.entry(name).or_default() += amount;
+    }
+    requests
+}
+
+/// The amounts of a list of resources, in thousandths.
+pub fn amounts(list: &Value) -> BTreeMap<String, i64> {
+    let amounts = list.as_object().into_iter().flatten();
+    let amounts = amounts.filter_map(|(name, amount)| {
+        Some((name.clone(), Quantity::parse(amount.as_str()?).ok()?.milli_value()))
+    });
+    amounts.collect()
 }
 
 fn node_requirements(dice: &mut Dice) -> Value {
