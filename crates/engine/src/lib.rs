@@ -19,6 +19,7 @@ pub mod recording;
 mod row_names;
 pub mod scheduler;
 mod score_index;
+pub mod world_loader;
 
 pub use loadmaster_framework::time;
 

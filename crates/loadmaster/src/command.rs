@@ -13,9 +13,10 @@ use loadmaster_daemon::run::service::{Service, ServiceHandle, ServiceResult};
 use loadmaster_framework::{PluginDef, Registry};
 
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr, run_command};
+#[cfg(feature = "cluster")]
+use crate::{apiserver, kubelets, new_plugin, simulate, up};
 use crate::{
-    apiserver, config_check, config_convert, config_rbac, controllers, crds, explain, help,
-    kubelets, new_plugin, replay, run, simulate, up,
+    config_check, config_convert, config_rbac, controllers, crds, explain, help, replay, run,
 };
 
 /// The command line of a scheduler with a set of plugins.
@@ -30,9 +31,16 @@ pub struct SchedulerCommand {
     is_command_required: bool,
 }
 
-/// A Kubernetes scheduler that is compatible with kube-scheduler 1.36, with tools to run, explain, record and simulate it.
+#[cfg_attr(
+    feature = "cluster",
+    doc = "A Kubernetes scheduler that is compatible with kube-scheduler 1.36, with tools to run, explain, record and simulate it."
+)]
+#[cfg_attr(
+    not(feature = "cluster"),
+    doc = "A Kubernetes scheduler that is compatible with kube-scheduler 1.36, with tools to explain and record it."
+)]
 #[derive(Parser)]
-#[command(name = PROGRAM, version = VERSION, propagate_version = true, after_help = EXAMPLES)]
+#[command(name = PROGRAM, version = VERSION, propagate_version = true, after_help = after_help())]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -41,40 +49,57 @@ struct Cli {
 const PROGRAM: &str = "loadmaster";
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes 1.36)");
 
-const EXAMPLES: &str = "\
-Examples:
-  loadmaster run --config scheduler.yaml             run the scheduler, with kube-scheduler's flags
-  loadmaster up                                      run a cluster in one process, with a live dashboard
-  loadmaster up -f deployment.yaml --nodes 50        run a cluster with your own manifests
-  loadmaster explain web-7d9c5 --from cluster.json   explain where a pod is feasible, and why it is pending
-  loadmaster apiserver                               run an API server for kubectl and schedulers
-  loadmaster kubelets --kubeconfig F --nodes 100     run simulated kubelets for any API server
-  loadmaster crds | kubectl apply -f -               install the definitions of PodGroup and ElasticQuota
-  loadmaster controllers                             write the status of PodGroups
-  loadmaster replay run.log                          replay a recorded run and compare its decisions
-  loadmaster simulate --runs 1000                    run the scheduler under fault injection
-  loadmaster config check scheduler.yaml             validate a configuration
-  loadmaster config convert policy.json              write an older configuration or a Policy in v1
-  loadmaster config rbac scheduler.yaml              print the ClusterRole that it needs
-  loadmaster new plugin pool-scheduler               write the repository of a scheduler with your own plugin
+/// Examples of commands, a line each.
+const EXAMPLES: &[&str] = &[
+    "loadmaster run --config scheduler.yaml             run the scheduler, with kube-scheduler's flags",
+    #[cfg(feature = "cluster")]
+    "loadmaster up                                      run a cluster in one process, with a live dashboard",
+    #[cfg(feature = "cluster")]
+    "loadmaster up -f deployment.yaml --nodes 50        run a cluster with your own manifests",
+    "loadmaster explain web-7d9c5 --from cluster.json   explain where a pod is feasible, and why it is pending",
+    #[cfg(feature = "cluster")]
+    "loadmaster apiserver                               run an API server for kubectl and schedulers",
+    #[cfg(feature = "cluster")]
+    "loadmaster kubelets --kubeconfig F --nodes 100     run simulated kubelets for any API server",
+    "loadmaster crds | kubectl apply -f -               install the definitions of PodGroup and ElasticQuota",
+    "loadmaster controllers                             write the status of PodGroups",
+    "loadmaster replay run.log                          replay a recorded run and compare its decisions",
+    #[cfg(feature = "cluster")]
+    "loadmaster simulate --runs 1000                    run the scheduler under fault injection",
+    "loadmaster config check scheduler.yaml             validate a configuration",
+    "loadmaster config convert policy.json              write an older configuration or a Policy in v1",
+    "loadmaster config rbac scheduler.yaml              print the roles that it needs",
+    #[cfg(feature = "cluster")]
+    "loadmaster new plugin pool-scheduler               write the repository of a scheduler with your own plugin",
+];
 
+const EXIT_CODES: &str = "\
 Exit codes: 0 success, 1 a negative result (unschedulable pods, a replay that differs), 2 usage error or invalid input, 70 internal error.";
+
+fn after_help() -> String {
+    format!("Examples:\n  {}\n\n{EXIT_CODES}", EXAMPLES.join("\n  "))
+}
 
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
+    #[cfg(feature = "cluster")]
     Up(Box<up::Args>),
     Explain(Box<explain::Args>),
+    #[cfg(feature = "cluster")]
     Apiserver(Box<apiserver::Args>),
+    #[cfg(feature = "cluster")]
     Kubelets(kubelets::Args),
     Controllers(controllers::Args),
     Crds(crds::Args),
     Replay(replay::Args),
+    #[cfg(feature = "cluster")]
     Simulate(simulate::Args),
     /// Work with KubeSchedulerConfiguration files.
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Write the files of a new project.
+    #[cfg(feature = "cluster")]
     #[command(subcommand)]
     New(NewCommand),
     /// Generate a completion script for the given shell.
@@ -92,6 +117,7 @@ enum ConfigCommand {
     Rbac(config_rbac::Args),
 }
 
+#[cfg(feature = "cluster")]
 #[derive(Subcommand)]
 enum NewCommand {
     Plugin(new_plugin::Args),
@@ -273,16 +299,21 @@ fn dispatch(
     match command {
         // Handled in `run_from`, with kube-scheduler's exit codes.
         Command::Run(_) => Ok(Exit::Done),
+        #[cfg(feature = "cluster")]
         Command::Up(args) => up::run(&args, registry, &with.services, out),
         Command::Explain(args) => explain::run(&args, registry, out),
+        #[cfg(feature = "cluster")]
         Command::Apiserver(args) => apiserver::run(&args, out),
+        #[cfg(feature = "cluster")]
         Command::Kubelets(args) => kubelets::run(&args, out),
         Command::Controllers(args) => controllers::run(&args, out),
         Command::Crds(args) => crds::run(&args, out),
         Command::Replay(args) => replay::run(&args, registry, out),
+        #[cfg(feature = "cluster")]
         Command::Simulate(args) => simulate::run(&args, registry, out),
         Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, registry, out),
         Command::Config(ConfigCommand::Convert(args)) => config_convert::run(&args, registry, out),
+        #[cfg(feature = "cluster")]
         Command::New(NewCommand::Plugin(args)) => new_plugin::run(&args, registry, out),
         Command::Config(ConfigCommand::Rbac(args)) => config_rbac::run(&args, registry, out),
         Command::Completion { shell } => {

@@ -2,8 +2,10 @@
 
 use std::io::Write;
 
+#[cfg(feature = "cluster")]
 use loadmaster_api::document::{Document, LocatedError};
 use loadmaster_scheduler_plugins::custom_resource_definitions::CUSTOM_RESOURCE_DEFINITIONS;
+#[cfg(feature = "cluster")]
 use serde_json::Value;
 
 use crate::exit::{CommandResult, Exit};
@@ -16,6 +18,7 @@ use crate::exit::{CommandResult, Exit};
 pub(crate) struct Args {}
 
 /// The definitions as objects. An error would be a mistake in a definition.
+#[cfg(feature = "cluster")]
 pub(crate) fn definitions() -> Result<Vec<Value>, LocatedError> {
     let document = Document::new("crds", CUSTOM_RESOURCE_DEFINITIONS.join("---\n"));
     document.decode_values()

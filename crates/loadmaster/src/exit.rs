@@ -14,6 +14,7 @@ pub(crate) enum Exit {
     /// A negative result, such as unschedulable pods.
     Finding,
     /// An internal check failed.
+    #[cfg(feature = "cluster")]
     Bug,
 }
 
@@ -62,6 +63,7 @@ fn run_catching_panics(command: impl FnOnce() -> CommandResult<Exit>) -> (u8, Ve
     match catch_unwind(AssertUnwindSafe(command)) {
         Ok(Ok(Exit::Done)) => (0, Vec::new()),
         Ok(Ok(Exit::Finding)) => (1, Vec::new()),
+        #[cfg(feature = "cluster")]
         Ok(Ok(Exit::Bug)) => (BUG, Vec::new()),
         Ok(Err(Failure::Output(error))) if error.kind() == io::ErrorKind::BrokenPipe => {
             (0, Vec::new())

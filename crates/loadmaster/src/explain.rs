@@ -16,9 +16,9 @@ use loadmaster_api::snapshot::Snapshot;
 use loadmaster_client as client;
 use loadmaster_engine::Profile;
 use loadmaster_engine::explain::explain_pod;
+use loadmaster_engine::world_loader;
 use loadmaster_extender::Verb;
 use loadmaster_framework::{Now, PodInfo, Registry};
-use loadmaster_sim::world_loader;
 use loadmaster_stdx::ErrorChain;
 use serde::Serialize;
 

@@ -27,9 +27,13 @@
 //! | [`tracing`] | re-export: log lines of services |
 //! | [`api`] | Kubernetes objects as the scheduler stores them, quantities, label selectors |
 //! | [`serde_json`] | re-export, for plugin arguments (`Value`) |
+//!
+//! Without the default feature `cluster` there are no commands `up`, `apiserver`, `kubelets`, `simulate` and `new`, and no [`testkit`]: such a
+//! binary, as for an image, has no embedded API server and no simulator in it.
 
 #![warn(missing_docs)]
 
+#[cfg(feature = "cluster")]
 mod apiserver;
 mod cluster_client;
 mod command;
@@ -38,19 +42,25 @@ mod config_convert;
 mod config_rbac;
 mod controllers;
 mod crds;
+#[cfg(feature = "cluster")]
 mod embedded;
 mod exit;
 mod explain;
 mod help;
 mod input;
+#[cfg(feature = "cluster")]
 mod kubelets;
+#[cfg(feature = "cluster")]
 mod new_plugin;
 mod replay;
 mod run;
+#[cfg(feature = "cluster")]
 mod simulate;
 mod terminal;
+#[cfg(feature = "cluster")]
 pub mod testkit;
 mod text;
+#[cfg(feature = "cluster")]
 mod up;
 
 pub use command::SchedulerCommand;

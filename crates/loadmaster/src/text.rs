@@ -10,6 +10,7 @@ pub(crate) enum Style {
     Bold,
     Dim,
     Good,
+    #[cfg(feature = "cluster")]
     Warn,
     Bad,
 }
@@ -21,6 +22,7 @@ impl Style {
             Style::Bold => "\x1b[1m",
             Style::Dim => "\x1b[2m",
             Style::Good => "\x1b[32m",
+            #[cfg(feature = "cluster")]
             Style::Warn => "\x1b[33m",
             Style::Bad => "\x1b[31m",
         }
@@ -140,12 +142,14 @@ pub(crate) fn counted(n: usize, what: &str) -> String {
 }
 
 /// `████░░░░`.
+#[cfg(feature = "cluster")]
 pub(crate) fn bar(fraction: f64, width: usize) -> String {
     let full = ((fraction.clamp(0.0, 1.0) * width as f64).round() as usize).min(width);
     "█".repeat(full) + &"░".repeat(width - full)
 }
 
 /// `71 %`.
+#[cfg(feature = "cluster")]
 pub(crate) fn percent(fraction: f64) -> String {
     format!("{:.0} %", fraction * 100.0)
 }
@@ -173,6 +177,7 @@ mod tests {
         let times = [12, 3_210, 45_000, 3_200_000, 14_000_000, 1_250_000_000];
         assert_eq!(times.map(duration), ["12 ns", "3.2 µs", "45 µs", "3.2 ms", "14 ms", "1.25 s"]);
         assert_eq!([counted(1, "pod"), counted(2_000, "pod")], ["1 pod", "2,000 pods"]);
+        #[cfg(feature = "cluster")]
         assert_eq!([bar(0.5, 4), bar(7.0, 2), bar(-1.0, 2)], ["██░░", "██", "░░"]);
     }
 

@@ -26,7 +26,7 @@ use loadmaster_engine::evaluate::per_node;
 use loadmaster_engine::{Evaluation, FilterResult, explain};
 use loadmaster_framework::{Code, NodeRow, PodInfo, World};
 
-use crate::world_loader::SchedulingInput;
+use loadmaster_engine::world_loader::SchedulingInput;
 
 /// With more lower-priority pods than this on a node there are too many sets.
 const N_PODS_MAX: usize = 7;

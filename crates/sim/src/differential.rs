@@ -26,8 +26,8 @@ use loadmaster_framework::Registry;
 use loadmaster_stdx::Rng;
 use serde_json::json;
 
-use crate::world_loader::{DefaultProfileError, build_profiles, default_profile};
 use history::History;
+use loadmaster_engine::world_loader::{DefaultProfileError, build_profiles, default_profile};
 pub use pods::PodPool;
 
 /// The profiles of histories.

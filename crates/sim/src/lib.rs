@@ -7,4 +7,3 @@ pub mod differential;
 pub mod fake_api_server;
 pub mod scenario;
 pub mod simulate;
-pub mod world_loader;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use loadmaster_api::{Node, Pod};
 use loadmaster_config::{AllFeatureGates, check_configuration_value};
 use loadmaster_engine::evaluate::per_node;
+use loadmaster_engine::world_loader::build_profiles;
 use loadmaster_engine::{Decision, Scheduler};
 use loadmaster_framework::incremental::{ClassKey, NodeClasses, ResultDependencies, RowDependency};
 use loadmaster_framework::{
     Cx, EvaluatorCx, ExtensionPoints, Failure, Incremental, NodeInfo, NodeRow, PluginDef,
     PluginError, PluginEvaluator, PodInfo, PrepareCx, PrepareResult, Score, World,
 };
-use loadmaster_sim::world_loader::build_profiles;
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod};
 use loadmaster_config::default_configuration;
+use loadmaster_engine::world_loader::build_profiles;
 use loadmaster_engine::{Decision, Profile, Scheduler};
 use loadmaster_framework::{FeatureGates, World};
 use loadmaster_plugins::in_tree_registry;
-use loadmaster_sim::world_loader::build_profiles;
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 

@@ -269,10 +269,10 @@ mod tests {
 
     use loadmaster_config::{AllFeatureGates, check_configuration_value};
     use loadmaster_engine::explain::explain_pod;
+    use loadmaster_engine::world_loader;
     use loadmaster_framework::{
         ExtraField, ObjectSlot, PluginDef, PodInfo, PreFilter, PreFilterResult, Rejection, SerialCx,
     };
-    use loadmaster_sim::world_loader;
     use serde_json::json;
 
     use super::*;

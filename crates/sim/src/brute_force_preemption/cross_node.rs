@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::{budget_violations, evaluate, importance};
 use crate::cases::{OracleCase, OracleCaseKind};
 use crate::cluster_made_pods;
-use crate::world_loader::SchedulingInput;
+use loadmaster_engine::world_loader::SchedulingInput;
 
 /// With more pods of lower priority than this there are too many sets.
 const N_PODS_MAX: u64 = 7;

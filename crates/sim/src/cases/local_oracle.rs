@@ -32,7 +32,7 @@ use serde_json::{Map, Value, json};
 use super::{
     CaseEvent, CaseQueuedPod, GangCase, GangStep, OracleCase, OracleCaseKind, watched_objects,
 };
-use crate::world_loader::{self, SchedulingInput, SchedulingInputError};
+use loadmaster_engine::world_loader::{self, SchedulingInput, SchedulingInputError};
 
 /// The time of every case, 2026-01-31: the oracle's is that of the run. What times decide must be the same at both.
 const CASE_TIME: Timestamp = Timestamp(1_769_860_800_000_000_000);

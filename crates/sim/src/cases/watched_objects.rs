@@ -8,7 +8,7 @@ use loadmaster_framework::watched_objects::{ObjectInfo, ObjectStore};
 use serde_json::Value;
 
 use super::namespace_of;
-use crate::world_loader::SchedulingInput;
+use loadmaster_engine::world_loader::SchedulingInput;
 
 /// Kinds that plugins watch, with their resources and whether they have namespaces.
 const KINDS: [(&str, &str, &str, bool); 10] = [

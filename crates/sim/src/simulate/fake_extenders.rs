@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::simulated_profiles::simulated_profile;
 use crate::fake_api_server::FakeApiServer;
-use crate::world_loader::DefaultProfileError;
+use loadmaster_engine::world_loader::DefaultProfileError;
 
 /// The default profile with two sets of extenders: one that filters, prioritizes and takes part in preemption together with an
 /// ignorable one that filters and prioritizes; and one that filters and binds.

@@ -24,7 +24,7 @@ use super::invariants::CheckResult;
 use super::simulated_profiles::simulated_profile;
 use super::watched_objects::WatchedObjects;
 use crate::fake_api_server::{FakeApiServer, WatchedKind};
-use crate::world_loader::{DefaultProfileError, passes_pre_enqueue};
+use loadmaster_engine::world_loader::{DefaultProfileError, passes_pre_enqueue};
 
 /// Changes the manifest of a pod template, of which a run makes many pods.
 pub type PodTemplateChange = dyn Fn(&mut Rng, &mut Value) + Send + Sync;

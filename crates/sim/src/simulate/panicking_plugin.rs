@@ -22,7 +22,7 @@ use loadmaster_stdx::Rng;
 use serde_json::Value;
 
 use super::simulated_profiles::profile_with_plugins;
-use crate::world_loader::DefaultProfileError;
+use loadmaster_engine::world_loader::DefaultProfileError;
 
 thread_local! {
     /// Decides when the plugin panics on this thread; `None` when it never does.

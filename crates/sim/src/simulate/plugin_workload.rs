@@ -15,7 +15,7 @@ use super::plugin_model::has_attachment;
 use super::simulated_profiles::profile_with_plugins;
 use super::{holding_plugin, watching_plugin};
 use crate::fake_api_server::{FakeApiServer, WatchedKind, is_pod_terminal};
-use crate::world_loader::DefaultProfileError;
+use loadmaster_engine::world_loader::DefaultProfileError;
 
 /// The default profile with test plugins: one that watches objects and receives published values; one that holds pods at Permit and waits
 /// in PreBind; and both.

@@ -12,7 +12,7 @@ use super::{
     SimulatedSchedulerConfig, SimulationOptions, SimulationReport, fake_extenders,
     panicking_plugin, profiles_with_test_plugins, run_simulation,
 };
-use crate::world_loader::DefaultProfileError;
+use loadmaster_engine::world_loader::DefaultProfileError;
 
 /// Which seeds are run, and what is printed.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,7 @@ use super::quotas::Quotas;
 use super::reference_model::{self, ReferenceModel};
 use super::volumes::claim_names;
 use crate::fake_api_server::{FakeApiServer, is_pod_terminal};
-use crate::world_loader::passes_pre_enqueue;
+use loadmaster_engine::world_loader::passes_pre_enqueue;
 
 /// Numbers of pods that are pending at the end.
 #[derive(Default)]

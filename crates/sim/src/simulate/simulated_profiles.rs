@@ -9,7 +9,7 @@ use loadmaster_scheduler_plugins::{capacity_scheduling, coscheduling, with_sched
 use serde_json::{Value, json};
 
 use super::reporting_plugin;
-use crate::world_loader::{DefaultProfileError, build_profiles};
+use loadmaster_engine::world_loader::{DefaultProfileError, build_profiles};
 
 /// The default profile with these plugins.
 pub(super) fn profile_with_plugins(

@@ -13,11 +13,13 @@ use std::sync::Arc;
 use loadmaster_api::snapshot::{ObjectWithOrigin, Snapshot};
 use loadmaster_api::{ObjectMeta, Pod, Str};
 use loadmaster_config::{AllFeatureGates, CheckedConfiguration, default_configuration};
-use loadmaster_engine::{Profile, states_from_world};
 use loadmaster_framework::{
     Cx, CycleState, FeatureGates, FieldError, PluginStates, PodInfo, Registry, TemplateError, World,
 };
 use loadmaster_stdx::Map;
+
+use crate::plugin_events::states_from_world;
+use crate::profile::Profile;
 
 /// A pod to schedule, its profile, and the world without the pod.
 pub struct SchedulingInput<'p> {
@@ -230,7 +232,7 @@ fn add_pods<'s>(
 }
 
 /// Whether no PreEnqueue plugin gates the pod.
-pub(crate) fn passes_pre_enqueue(
+pub fn passes_pre_enqueue(
     profile: &Profile,
     world: &World,
     states: &PluginStates,
