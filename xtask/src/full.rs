@@ -56,6 +56,9 @@ const STEPS: &[Step] = &[
     Xtask("e2e beside --pods 5000"),
     Xtask("e2e volumes"),
     Xtask("e2e gangs --rounds 7 --check"),
+    Xtask("e2e manifests"),
+    Xtask("image --check"),
+    Xtask("image --check-reproducible"),
 ];
 
 /// Arguments of `full`.

@@ -2,12 +2,11 @@
 
 use std::io::Write;
 
-use clap::ValueEnum;
 use loadmaster_framework::Registry;
 use loadmaster_stdx::ErrorChain;
 
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr};
-use crate::input::{ConfigurationFiles, GateArgs};
+use crate::input::{ConfigurationArgs, ConfigurationFormat};
 
 /// Validate a KubeSchedulerConfiguration of any version, or a Policy, and print it in v1 with defaults applied.
 ///
@@ -17,34 +16,19 @@ use crate::input::{ConfigurationFiles, GateArgs};
   loadmaster config check scheduler.yaml
   loadmaster config check scheduler.yaml --feature-gates PodLevelResources=false -o json")]
 pub(crate) struct Args {
-    /// KubeSchedulerConfiguration of any version, or Policy, in YAML or JSON; `-` reads standard input.
-    file: String,
-    /// The Policy, in place of the file or ConfigMap that the configuration names.
-    #[arg(long, value_name = "FILE")]
-    policy: Option<String>,
     #[command(flatten)]
-    gates: GateArgs,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value_t = Format::Yaml)]
-    output: Format,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Yaml,
-    Json,
+    configuration: ConfigurationArgs,
 }
 
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
-    let gates = args.gates.parse()?;
-    let files = ConfigurationFiles::read(&args.file, args.policy.as_deref())?;
+    let (files, gates) = args.configuration.read()?;
     let checked = files.check(registry, &gates)?;
     for note in &checked.notes {
         print_to_stderr(&format!("note: {note}"));
     }
-    let text = match args.output {
-        Format::Yaml => checked.config.to_v1_yaml(),
-        Format::Json => checked.config.to_v1_json(),
+    let text = match args.configuration.output {
+        ConfigurationFormat::Yaml => checked.config.to_v1_yaml(),
+        ConfigurationFormat::Json => checked.config.to_v1_json(),
     };
     let text = text.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
     writeln!(out, "{}", text.trim_end())?;

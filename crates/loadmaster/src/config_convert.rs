@@ -2,13 +2,12 @@
 
 use std::io::Write;
 
-use clap::ValueEnum;
 use loadmaster_config::convert_configuration;
 use loadmaster_framework::Registry;
 use loadmaster_stdx::ErrorChain;
 
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr};
-use crate::input::{ConfigurationFiles, GateArgs};
+use crate::input::{ConfigurationArgs, ConfigurationFormat};
 
 /// Write a KubeSchedulerConfiguration of an older version, or a legacy Policy, in kubescheduler.config.k8s.io/v1.
 ///
@@ -20,35 +19,20 @@ use crate::input::{ConfigurationFiles, GateArgs};
   loadmaster config convert policy.json
   loadmaster config convert scheduler-v1alpha1.yaml --policy policy.json -o json")]
 pub(crate) struct Args {
-    /// KubeSchedulerConfiguration of any version, or Policy, in YAML or JSON; `-` reads standard input.
-    file: String,
-    /// The Policy, in place of the file or ConfigMap that the configuration names.
-    #[arg(long, value_name = "FILE")]
-    policy: Option<String>,
     #[command(flatten)]
-    gates: GateArgs,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value_t = Format::Yaml)]
-    output: Format,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Yaml,
-    Json,
+    configuration: ConfigurationArgs,
 }
 
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
-    let gates = args.gates.parse()?;
-    let files = ConfigurationFiles::read(&args.file, args.policy.as_deref())?;
+    let (files, gates) = args.configuration.read()?;
     let converted = convert_configuration(files.documents(), registry, &gates)
         .map_err(Failure::invalid_inputs)?;
     for note in &converted.notes {
         print_to_stderr(&format!("note: {note}"));
     }
-    match args.output {
-        Format::Yaml => write!(out, "{}", converted.to_yaml())?,
-        Format::Json => {
+    match args.configuration.output {
+        ConfigurationFormat::Yaml => write!(out, "{}", converted.to_yaml())?,
+        ConfigurationFormat::Json => {
             for (path, comment) in converted.comments() {
                 for line in comment.lines() {
                     print_to_stderr(&format!("{path}: {line}"));

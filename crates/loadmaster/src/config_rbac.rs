@@ -1,366 +1,210 @@
-//! `loadmaster config rbac`: prints the ClusterRole that a scheduler with a configuration needs.
+//! `loadmaster config rbac`: prints the roles that a scheduler with a configuration needs, and their bindings.
+
+#[cfg(test)]
+mod deployed_files;
+mod manifests;
+#[cfg(test)]
+mod recorded_manifests;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::io::Write;
 
 use loadmaster_client::Kind;
 use loadmaster_config::CheckedConfiguration;
-use loadmaster_engine::Profile;
+use loadmaster_config::v1::Extender;
+use loadmaster_engine::{Profile, world_loader};
 use loadmaster_framework::{PolicyRule, Registry};
 use loadmaster_scheduler_plugins::pod_group::GROUP;
-use loadmaster_sim::world_loader;
-use loadmaster_stdx::ErrorChain;
-use serde::Serialize;
 
-use crate::exit::{CommandResult, Exit, Failure};
-use crate::input::{self, GateArgs};
+use crate::controllers;
+use crate::exit::{CommandResult, Exit};
+use crate::input::{ConfigurationFiles, GateArgs};
+use manifests::{RoleNames, ServiceAccount};
 
-/// Print the ClusterRole that a scheduler with this configuration needs.
+/// Print the roles that a scheduler with this configuration needs.
 ///
-/// It has the permissions of the scheduler itself, those to list and watch the kinds that the enabled plugins watch, and those that the
-/// plugins require for themselves and their services; with --with-controllers also those of the controllers that `run --with-controllers` runs.
+/// A ClusterRole has the permissions of the scheduler itself, those to list and watch the kinds that the enabled plugins watch, and those that
+/// the plugins require for themselves and their services; with --with-controllers also those of the controllers that `run --with-controllers`
+/// runs. Roles have what is in one namespace: the Lease of leader election, and the ConfigMap for delegated authentication. With
+/// --service-account, the account and the bindings of the roles to it are printed, too.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  loadmaster config rbac scheduler.yaml | kubectl apply -f -
-  loadmaster config rbac scheduler.yaml --name batch-scheduler --with-controllers")]
+  loadmaster config rbac scheduler.yaml --service-account kube-system/loadmaster | kubectl apply -f -
+  loadmaster config rbac scheduler.yaml --name batch-scheduler --with-controllers
+  loadmaster config rbac --controllers --name loadmaster-controllers")]
 pub(crate) struct Args {
-    /// KubeSchedulerConfiguration file in YAML or JSON; `-` reads standard input.
-    file: String,
-    /// Name of the ClusterRole.
+    /// KubeSchedulerConfiguration of any version, or Policy, in YAML or JSON; `-` reads standard input.
+    #[arg(required_unless_present = "controllers")]
+    file: Option<String>,
+    /// The Policy, in place of the file or ConfigMap that the configuration names.
+    #[arg(long, value_name = "FILE")]
+    policy: Option<String>,
+    /// Name of the roles and of their bindings.
     #[arg(long, value_name = "NAME", default_value = "loadmaster")]
     name: String,
+    /// Also print this ServiceAccount, and bind the roles to it.
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = ServiceAccount::parse)]
+    service_account: Option<ServiceAccount>,
     /// Also print the permissions of the controllers that `run --with-controllers` runs.
     #[arg(long)]
     with_controllers: bool,
+    /// Print the permissions of the program `loadmaster controllers`, which has no configuration, in place of the scheduler's.
+    #[arg(long, conflicts_with_all = ["file", "policy", "with_controllers"])]
+    controllers: bool,
     #[command(flatten)]
     gates: GateArgs,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ClusterRole<'a> {
-    api_version: &'static str,
-    kind: &'static str,
-    metadata: BTreeMap<&'static str, &'a str>,
-    rules: Vec<PolicyRule>,
-}
-
-const HEAD: &str = "\
-# The permissions of a scheduler. Bind this ClusterRole to its user or service account, and, for client certificates on its HTTPS
-# endpoints, the Role extension-apiserver-authentication-reader of the namespace kube-system.";
-
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
-    let gates = args.gates.parse()?;
-    let checked = input::read_configuration(&args.file, registry, &gates)?;
-    let profiles = world_loader::build_profiles(&checked, &gates.framework_gates());
-    let mut rules = scheduler_rules(&checked);
-    for rule in profiles.iter().flat_map(plugin_rules) {
-        if !rules.contains(&rule) {
-            rules.push(rule);
-        }
-    }
-    if args.with_controllers {
-        rules.extend(controller_rules());
-    }
-    let role = ClusterRole {
-        api_version: "rbac.authorization.k8s.io/v1",
-        kind: "ClusterRole",
-        metadata: BTreeMap::from([("name", args.name.as_str())]),
-        rules,
+    let permissions = match &args.file {
+        Some(file) => permissions_of_configuration(args, file, registry)?,
+        None => permissions_of_controllers(),
     };
-    let text = serde_saphyr::to_string(&role)
-        .map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
-    writeln!(out, "{HEAD}\n{}", text.trim_end())?;
+    let names = RoleNames { roles: &args.name, account: args.service_account.as_ref() };
+    manifests::write(&permissions, &names, out)?;
     Ok(Exit::Done)
 }
 
-/// What every scheduler needs.
-fn scheduler_rules(checked: &CheckedConfiguration) -> Vec<PolicyRule> {
-    let mut watched: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for kind in Kind::SCHEDULING {
-        watched.entry(kind.resource().group).or_default().push(kind.resource().resource);
+/// The rules of a ClusterRole, and of one Role per namespace.
+#[derive(Default)]
+struct Permissions {
+    cluster: Vec<PolicyRule>,
+    namespaced: BTreeMap<String, Vec<PolicyRule>>,
+}
+
+impl Permissions {
+    /// Adds a rule of the ClusterRole, unless it is there.
+    fn add(&mut self, rule: PolicyRule) {
+        if !self.cluster.contains(&rule) {
+            self.cluster.push(rule);
+        }
     }
-    let mut rules: Vec<PolicyRule> = watched
-        .iter()
-        .map(|(group, resources)| PolicyRule::new(&[group], resources, &["list", "watch"]))
-        .collect();
-    rules.extend([
-        // Whether an eviction or a bind whose response was lost has happened; preemption.
-        PolicyRule::new(&[""], &["pods"], &["get", "delete"]),
-        PolicyRule::new(&[""], &["pods/binding"], &["create"]),
-        PolicyRule::new(&[""], &["pods/status"], &["patch"]),
-        // The core group is used by API servers without events.k8s.io/v1.
-        PolicyRule::new(&["", "events.k8s.io"], &["events"], &["create", "patch"]),
-        // Who may read the HTTPS endpoints.
-        PolicyRule::new(&["authentication.k8s.io"], &["tokenreviews"], &["create"]),
-        PolicyRule::new(&["authorization.k8s.io"], &["subjectaccessreviews"], &["create"]),
-    ]);
-    let election = &checked.config.leader_election;
-    if election.leader_elect {
+
+    fn add_in_namespace(&mut self, namespace: &str, rule: PolicyRule) {
+        self.namespaced.entry(namespace.to_owned()).or_default().push(rule);
+    }
+
+    /// What leader election with a Lease needs. A request that creates an object cannot be restricted by name.
+    fn add_lease(&mut self, namespace: &str, name: &str) {
         let lease = |verbs| PolicyRule::new(&["coordination.k8s.io"], &["leases"], verbs);
-        let name = election.resource_name.as_str();
-        rules.push(lease(&["create"]));
-        rules.push(lease(&["get", "update"]).with_resource_names(&[name]));
-    }
-    rules
-}
-
-/// What the controllers of scheduler-plugins need besides.
-fn controller_rules() -> [PolicyRule; 2] {
-    let rule = |resources: [&str; 2], verbs: &[&str]| PolicyRule::new(&[GROUP], &resources, verbs);
-    [
-        rule(["elasticquotas", "podgroups"], &["list", "watch"]),
-        rule(["elasticquotas/status", "podgroups/status"], &["patch"]),
-    ]
-}
-
-/// What the plugins of a profile need.
-fn plugin_rules(profile: &Profile) -> Vec<PolicyRule> {
-    let watched = profile.watches.iter().map(|watch| {
-        PolicyRule::new(&[&watch.kind.group], &[&watch.kind.resource], &["list", "watch"])
-    });
-    let required = profile.plugins.iter().flat_map(|plugin| plugin.policy_rules.iter().cloned());
-    watched.chain(required).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use loadmaster_framework::{ExtensionPoints, Gvr, PluginDef, PluginError, WatchRequirement};
-    use serde_json::Value;
-
-    use super::*;
-
-    fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
-        let groups = Gvr::new("example.com", "v1", "podgroups");
-        points.watch::<Value>(groups, WatchRequirement::Optional);
-        points.require_permissions(
-            PolicyRule::new(&["example.com"], &["podgroups/status"], &["patch"])
-                .with_resource_names(&["a"]),
-        )
+        self.add_in_namespace(namespace, lease(&["create"]));
+        self.add_in_namespace(namespace, lease(&["get", "update"]).with_resource_names(&[name]));
     }
 
-    #[test]
-    fn the_role_has_the_rules_of_the_scheduler_and_of_enabled_plugins() {
-        let def = PluginDef { name: "PodGroup", build, args: None };
-        let registry = loadmaster_plugins::in_tree_registry().with(def);
-        let folder = std::env::temp_dir().join(format!("config-rbac-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let printed_with = |config: &str, with_controllers: bool| {
-            let file = folder.join("scheduler.yaml");
-            let head =
-                "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
-            std::fs::write(&file, format!("{head}{config}")).unwrap();
-            let args = Args {
-                file: file.display().to_string(),
-                name: "batch".to_owned(),
-                with_controllers,
-                gates: GateArgs::default(),
-            };
-            let mut out = Vec::new();
-            assert!(run(&args, &registry, &mut out).is_ok());
-            String::from_utf8(out).unwrap()
-        };
-        let printed = |config: &str| printed_with(config, false);
-        let plain = printed("leaderElection: {leaderElect: false}\n");
-        expect_test::expect![[r##"
-            # The permissions of a scheduler. Bind this ClusterRole to its user or service account, and, for client certificates on its HTTPS
-            # endpoints, the Role extension-apiserver-authentication-reader of the namespace kube-system.
-            apiVersion: rbac.authorization.k8s.io/v1
-            kind: ClusterRole
-            metadata:
-              name: batch
-            rules:
-            - apiGroups:
-              - ""
-              resources:
-              - pods
-              - nodes
-              - namespaces
-              - services
-              - replicationcontrollers
-              verbs:
-              - list
-              - watch
-            - apiGroups:
-              - apps
-              resources:
-              - replicasets
-              - statefulsets
-              verbs:
-              - list
-              - watch
-            - apiGroups:
-              - policy
-              resources:
-              - poddisruptionbudgets
-              verbs:
-              - list
-              - watch
-            - apiGroups:
-              - ""
-              resources:
-              - pods
-              verbs:
-              - get
-              - delete
-            - apiGroups:
-              - ""
-              resources:
-              - pods/binding
-              verbs:
-              - create
-            - apiGroups:
-              - ""
-              resources:
-              - pods/status
-              verbs:
-              - patch
-            - apiGroups:
-              - ""
-              - events.k8s.io
-              resources:
-              - events
-              verbs:
-              - create
-              - patch
-            - apiGroups:
-              - authentication.k8s.io
-              resources:
-              - tokenreviews
-              verbs:
-              - create
-            - apiGroups:
-              - authorization.k8s.io
-              resources:
-              - subjectaccessreviews
-              verbs:
-              - create
-            - apiGroups:
-              - ""
-              resources:
-              - persistentvolumeclaims
-              verbs:
-              - list
-              - watch
-            - apiGroups:
-              - ""
-              resources:
-              - persistentvolumes
-              verbs:
-              - list
-              - watch
-            - apiGroups:
-              - storage.k8s.io
-              resources:
-              - storageclasses
-              verbs:
-              - list
-              - watch
-            - apiGroups:
-              - storage.k8s.io
-              resources:
-              - csinodes
-              verbs:
-              - list
-              - watch
-            - apiGroups:
-              - storage.k8s.io
-              resources:
-              - volumeattachments
-              verbs:
-              - list
-              - watch
-            - apiGroups:
-              - storage.k8s.io
-              resources:
-              - csistoragecapacities
-              verbs:
-              - list
-              - watch
-            - apiGroups:
-              - storage.k8s.io
-              resources:
-              - csidrivers
-              verbs:
-              - list
-              - watch
-            - apiGroups:
-              - ""
-              resources:
-              - persistentvolumes
-              - persistentvolumeclaims
-              verbs:
-              - update
-        "##]].assert_eq(&plain);
-        // Two profiles with the same plugin need its rules once; a lease needs its own.
-        let profile = |name| {
-            format!(
-                "- schedulerName: {name}\n  plugins: {{multiPoint: {{enabled: [{{name: PodGroup}}]}}}}\n"
-            )
-        };
-        let more = printed(&format!("profiles:\n{}{}", profile("a"), profile("b")));
-        let rules = |text: &str| -> Vec<String> {
-            text.split("\n- apiGroups:").map(|rule| rule.trim_end().to_owned()).collect()
-        };
-        let known = rules(&plain);
-        let added = rules(&more).into_iter().filter(|rule| !known.contains(rule));
-        let added: String = added.map(|rule| format!("\n- apiGroups:{rule}")).collect();
-        expect_test::expect![[r#"
-
-            - apiGroups:
-              - coordination.k8s.io
-              resources:
-              - leases
-              verbs:
-              - create
-            - apiGroups:
-              - coordination.k8s.io
-              resources:
-              - leases
-              resourceNames:
-              - kube-scheduler
-              verbs:
-              - get
-              - update
-            - apiGroups:
-              - example.com
-              resources:
-              - podgroups
-              verbs:
-              - list
-              - watch
-            - apiGroups:
-              - example.com
-              resources:
-              - podgroups/status
-              resourceNames:
-              - a
-              verbs:
-              - patch
-        "#]]
-        .assert_eq(&format!("{added}\n"));
-        let with_controllers = printed_with("leaderElection: {leaderElect: false}\n", true);
-        let added = rules(&with_controllers).into_iter().filter(|rule| !known.contains(rule));
-        let added: String = added.map(|rule| format!("\n- apiGroups:{rule}")).collect();
-        expect_test::expect![[r#"
-
-            - apiGroups:
-              - scheduling.x-k8s.io
-              resources:
-              - elasticquotas
-              - podgroups
-              verbs:
-              - list
-              - watch
-            - apiGroups:
-              - scheduling.x-k8s.io
-              resources:
-              - elasticquotas/status
-              - podgroups/status
-              verbs:
-              - patch
-        "#]]
-        .assert_eq(&format!("{added}\n"));
-        std::fs::remove_dir_all(&folder).unwrap();
+    fn add_config_map(&mut self, namespace: &str, name: &str) {
+        let rule = PolicyRule::new(&[""], &["configmaps"], &["get"]).with_resource_names(&[name]);
+        self.add_in_namespace(namespace, rule);
     }
+
+    /// `list` and `watch` for resources, given as group and resource: a rule per group.
+    fn add_watches<'a>(&mut self, watched: impl IntoIterator<Item = (&'a str, &'a str)>) {
+        let mut by_group: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (group, resource) in watched {
+            let of_group = by_group.entry(group).or_default();
+            if !of_group.contains(&resource) {
+                of_group.push(resource);
+            }
+        }
+        for (group, resources) in by_group {
+            self.add(PolicyRule::new(&[group], &resources, &["list", "watch"]));
+        }
+    }
+}
+
+fn permissions_of_configuration(
+    args: &Args,
+    file: &str,
+    registry: &Registry,
+) -> CommandResult<Permissions> {
+    let gates = args.gates.parse()?;
+    let files = ConfigurationFiles::read(file, args.policy.as_deref())?;
+    let checked = files.check(registry, &gates)?;
+    let profiles = world_loader::build_profiles(&checked, &gates.framework_gates());
+    let mut permissions = Permissions::default();
+    let of_plugins = profiles.iter().flat_map(|profile| &profile.watches);
+    let of_controllers = if args.with_controllers { &CONTROLLER_KINDS[..] } else { &[] };
+    let watched = Kind::SCHEDULING
+        .iter()
+        .map(|kind| (kind.resource().group, kind.resource().resource))
+        .chain(of_plugins.map(|watch| (&*watch.kind.group, &*watch.kind.resource)))
+        .chain(of_controllers.iter().map(|resource| (GROUP, *resource)));
+    permissions.add_watches(watched);
+    add_scheduler_rules(&mut permissions, &checked, &profiles);
+    for plugin in profiles.iter().flat_map(|profile| &profile.plugins) {
+        plugin.policy_rules.iter().for_each(|rule| permissions.add(rule.clone()));
+    }
+    if args.with_controllers {
+        permissions.add(controller_status_rule());
+    }
+    if let Some((namespace, name)) = files.policy_config_map()? {
+        permissions.add_config_map(&namespace, &name);
+    }
+    Ok(permissions)
+}
+
+/// The ConfigMap with the CAs of clients, and its namespace.
+const AUTHENTICATION: (&str, &str) = ("kube-system", "extension-apiserver-authentication");
+
+/// What a scheduler needs besides the kinds that it watches.
+fn add_scheduler_rules(
+    permissions: &mut Permissions,
+    checked: &CheckedConfiguration,
+    profiles: &[Profile],
+) {
+    let config = &checked.config;
+    // Whether an eviction or a bind whose response was lost has happened.
+    let mut pod_verbs = vec!["get"];
+    let mut post_filter = profiles.iter().flat_map(|profile| &profile.post_filter);
+    if post_filter.any(|plugin| preempts(plugin.name)) {
+        pod_verbs.push("delete");
+    }
+    permissions.add(PolicyRule::new(&[""], &["pods"], &pod_verbs));
+    if !config.extenders.iter().any(binds_every_pod) {
+        permissions.add(PolicyRule::new(&[""], &["pods/binding"], &["create"]));
+    }
+    permissions.add(PolicyRule::new(&[""], &["pods/status"], &["patch"]));
+    // The core group is used by API servers without events.k8s.io/v1.
+    permissions.add(PolicyRule::new(&["", "events.k8s.io"], &["events"], &["create", "patch"]));
+    // Who may read the HTTPS endpoints.
+    permissions.add(PolicyRule::new(&["authentication.k8s.io"], &["tokenreviews"], &["create"]));
+    let reviews = ["subjectaccessreviews"];
+    permissions.add(PolicyRule::new(&["authorization.k8s.io"], &reviews, &["create"]));
+    let (namespace, name) = AUTHENTICATION;
+    permissions.add_config_map(namespace, name);
+    let election = &config.leader_election;
+    if election.leader_elect {
+        permissions.add_lease(&election.resource_namespace, &election.resource_name);
+    }
+}
+
+/// Whether a PostFilter plugin may evict pods.
+fn preempts(plugin: &str) -> bool {
+    // It only rejects the pods of a group.
+    plugin != loadmaster_scheduler_plugins::coscheduling::NAME
+}
+
+/// Whether Bind plugins are never called: an extender binds all pods, and its errors are not ignored.
+fn binds_every_pod(extender: &Extender) -> bool {
+    !extender.bind_verb.is_empty() && extender.managed_resources.is_empty() && !extender.ignorable
+}
+
+/// What the controllers of scheduler-plugins watch, besides pods.
+const CONTROLLER_KINDS: [&str; 2] = ["elasticquotas", "podgroups"];
+
+fn controller_status_rule() -> PolicyRule {
+    PolicyRule::new(&[GROUP], &["elasticquotas/status", "podgroups/status"], &["patch"])
+}
+
+/// What `loadmaster controllers` needs, with leader election.
+fn permissions_of_controllers() -> Permissions {
+    let mut permissions = Permissions::default();
+    let kinds = CONTROLLER_KINDS.iter().map(|resource| (GROUP, *resource));
+    permissions.add_watches([("", "pods")].into_iter().chain(kinds));
+    permissions.add(controller_status_rule());
+    // Events about quotas, in core/v1.
+    permissions.add(PolicyRule::new(&[""], &["events"], &["create"]));
+    permissions.add_lease(controllers::LEASE_NAMESPACE, controllers::LEASE_NAME);
+    permissions
 }

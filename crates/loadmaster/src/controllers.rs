@@ -19,13 +19,14 @@ use crate::cluster_client::{ClusterArgs, failed};
 use crate::exit::{CommandResult, Exit, Failure};
 use crate::terminal;
 pub(crate) use beside_scheduler::service;
-use endpoints::{ControllerState, LEASE_NAME, ListenAddress};
+pub(crate) use endpoints::LEASE_NAME;
+use endpoints::{ControllerState, ListenAddress};
 
 /// The user agent of all requests to the API server.
 const USER_AGENT: &str = concat!("loadmaster/", env!("CARGO_PKG_VERSION"), " controllers");
 
 /// The namespace of the Lease.
-const LEASE_NAMESPACE: &str = "kube-system";
+pub(crate) const LEASE_NAMESPACE: &str = "kube-system";
 
 /// The times of scheduler-plugins' program.
 const LEASE_TIMING: LeaderElectionTiming = LeaderElectionTiming {

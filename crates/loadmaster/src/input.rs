@@ -5,14 +5,15 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use loadmaster_api::document::{Document, DocumentError};
 use loadmaster_config::{
     AllFeatureGates, CheckedConfiguration, ConfigurationDocuments, POLICY_CONFIG_MAP_KEY,
     PolicySource, check_documents_with_overrides, policy_source,
 };
 use loadmaster_engine::Profile;
+use loadmaster_engine::world_loader;
 use loadmaster_framework::{FeatureGates, Registry};
-use loadmaster_sim::world_loader;
 use loadmaster_stdx::ErrorChain;
 
 use crate::exit::{CommandResult, Failure, print_to_stderr};
@@ -33,6 +34,7 @@ pub(crate) struct GateArgs {
 
 impl GateArgs {
     /// The values of the flag.
+    #[cfg(feature = "cluster")]
     pub fn flag_values(&self) -> &[String] {
         &self.feature_gates
     }
@@ -80,6 +82,36 @@ impl ConfigArgs {
     }
 }
 
+/// The form in which a command writes a configuration.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ConfigurationFormat {
+    Yaml,
+    Json,
+}
+
+/// The arguments of commands that read a configuration and write one.
+#[derive(clap::Args)]
+pub(crate) struct ConfigurationArgs {
+    /// KubeSchedulerConfiguration of any version, or Policy, in YAML or JSON; `-` reads standard input.
+    file: String,
+    /// The Policy, in place of the file or ConfigMap that the configuration names.
+    #[arg(long, value_name = "FILE")]
+    policy: Option<String>,
+    #[command(flatten)]
+    gates: GateArgs,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = ConfigurationFormat::Yaml)]
+    pub output: ConfigurationFormat,
+}
+
+impl ConfigurationArgs {
+    /// Reads the files and parses the feature gates.
+    pub fn read(&self) -> CommandResult<(ConfigurationFiles, AllFeatureGates)> {
+        let gates = self.gates.parse()?;
+        Ok((ConfigurationFiles::read(&self.file, self.policy.as_deref())?, gates))
+    }
+}
+
 /// The documents of a configuration, read from files.
 pub(crate) struct ConfigurationFiles {
     configuration: Document,
@@ -102,7 +134,7 @@ impl ConfigurationFiles {
                 Some(PolicySource::ConfigMap { namespace, name }) => {
                     return Err(Failure::invalid_input(format_args!(
                         "the Policy of {file} is in ConfigMap {namespace}/{name}, key {POLICY_CONFIG_MAP_KEY}: save it to a file, and \
-                         use `config check` or `config convert` with --policy FILE"
+                         use `config check`, `config convert` or `config rbac` with --policy FILE"
                     )));
                 }
             },
@@ -115,6 +147,14 @@ impl ConfigurationFiles {
         ConfigurationDocuments {
             configuration: Some(&self.configuration),
             policy: self.policy.as_ref(),
+        }
+    }
+
+    /// The namespace and name of the ConfigMap in which the configuration says its Policy is.
+    pub fn policy_config_map(&self) -> CommandResult<Option<(String, String)>> {
+        match policy_source(&self.configuration).map_err(Failure::invalid_inputs)? {
+            Some(PolicySource::ConfigMap { namespace, name }) => Ok(Some((namespace, name))),
+            Some(PolicySource::File { .. }) | None => Ok(None),
         }
     }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::api_client::ApiClient;
 
 /// The kinds of objects: kind, resource, and whether it is namespaced.
-const KINDS: [(&str, &str, bool); 17] = [
+const KINDS: [(&str, &str, bool); 21] = [
     ("CSIDriver", "csidrivers", false),
     ("CSINode", "csinodes", false),
     ("ClusterRole", "clusterroles", false),
@@ -14,14 +14,18 @@ const KINDS: [(&str, &str, bool); 17] = [
     ("ConfigMap", "configmaps", true),
     ("CustomResourceDefinition", "customresourcedefinitions", false),
     ("Deployment", "deployments", true),
+    ("Namespace", "namespaces", false),
+    ("NetworkPolicy", "networkpolicies", true),
     ("PersistentVolume", "persistentvolumes", false),
     ("PersistentVolumeClaim", "persistentvolumeclaims", true),
     ("Pod", "pods", true),
+    ("PodDisruptionBudget", "poddisruptionbudgets", true),
     ("PriorityClass", "priorityclasses", false),
     ("Role", "roles", true),
     ("RoleBinding", "rolebindings", true),
     ("Service", "services", true),
     ("ServiceAccount", "serviceaccounts", true),
+    ("ServiceMonitor", "servicemonitors", true),
     ("StatefulSet", "statefulsets", true),
     ("StorageClass", "storageclasses", false),
 ];
@@ -44,7 +48,8 @@ pub async fn create(api: &ApiClient, object: &Value) -> Result<()> {
     api.create(&collection_path(object)?, object).await.map(drop)
 }
 
-fn collection_path(object: &Value) -> Result<String> {
+/// The path of the collection to which an object belongs.
+pub fn collection_path(object: &Value) -> Result<String> {
     let (version, kind) = (object["apiVersion"].as_str(), object["kind"].as_str());
     let known = KINDS.iter().find(|(name, ..)| Some(*name) == kind);
     let (Some(version), Some((_, plural, is_namespaced))) = (version, known) else {

@@ -24,10 +24,14 @@ pub enum Program {
     Informer,
     /// Our program with kube-rs' controllers, which annotates objects and reports the state of its caches.
     Reconciler,
+    /// The package manager; not built by `e2e build`, because only `e2e manifests` needs it.
+    Helm,
+    /// Likewise.
+    Kustomize,
 }
 
 impl Program {
-    /// All of them.
+    /// All of them but [`Program::Helm`] and [`Program::Kustomize`].
     pub const ALL: [Program; 9] = [
         Program::Etcd,
         Program::KubeApiserver,
@@ -52,6 +56,8 @@ impl Program {
             Program::E2eTests => "e2e",
             Program::Informer => "informer",
             Program::Reconciler => "reconciler",
+            Program::Helm => "helm",
+            Program::Kustomize => "kustomize",
         }
     }
 
@@ -69,6 +75,10 @@ impl Program {
                 (conformance.join("scheduler-plugins"), "./scheduler".to_owned())
             }
             Program::Reconciler => (conformance.join("reconciler"), ".".to_owned()),
+            Program::Helm => (conformance.join("render"), "helm.sh/helm/v3/cmd/helm".to_owned()),
+            Program::Kustomize => {
+                (conformance.join("render"), "sigs.k8s.io/kustomize/kustomize/v5".to_owned())
+            }
             _ => (conformance, format!("./cmd/{}", self.name())),
         })
     }
@@ -79,6 +89,9 @@ impl Program {
         Ok(match self {
             Program::Reconciler => {
                 ["Cargo.toml", "Cargo.lock", "src/main.rs"].map(|it| module.join(it))
+            }
+            Program::Helm | Program::Kustomize => {
+                return Ok(vec![module.join("go.mod"), module.join("go.sum")]);
             }
             _ => {
                 [module.join("go.mod"), module.join("go.sum"), module.join(package).join("main.go")]
@@ -139,7 +152,7 @@ pub fn build(programs: &[Program]) -> Result<()> {
         build_reconciler()?;
         stale.retain(|&program| program != Program::Reconciler);
     }
-    for program in [Program::Etcd, Program::SchedulerPlugins] {
+    for program in [Program::Etcd, Program::SchedulerPlugins, Program::Helm, Program::Kustomize] {
         if stale.contains(&program) {
             build_together(&[program])?;
             stale.retain(|&it| it != program);
@@ -180,7 +193,7 @@ fn build_together(programs: &[Program]) -> Result<()> {
     let mut go = Command::new("go");
     // kubectl and clients that check the server version reject an unset version.
     let required = match first {
-        Program::Etcd => conformance()?,
+        Program::Etcd | Program::Helm | Program::Kustomize => conformance()?,
         _ => module.clone(),
     };
     let version = required_version(&required, "k8s.io/kubernetes")?;

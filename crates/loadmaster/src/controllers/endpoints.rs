@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// The name of the Lease.
-pub(super) const LEASE_NAME: &str = "sched-plugins-controllers";
+pub(crate) const LEASE_NAME: &str = "sched-plugins-controllers";
 
 /// A client that sends its request more slowly is disconnected.
 const HEADER_TIME_MAX: Duration = Duration::from_secs(10);
