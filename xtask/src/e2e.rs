@@ -14,10 +14,12 @@ mod extender;
 mod gang;
 mod gangs;
 mod gpushare;
+mod guides;
 mod histories;
 mod kill_writes;
 mod kubectl;
 mod kubernetes_tests;
+mod manifests;
 mod null_scheduler;
 mod rbac;
 mod record;
@@ -109,6 +111,10 @@ enum E2eCommand {
     Gangs(gangs::Args),
     /// Test GPU sharing with the example extenders.
     Gpushare(gpushare::Args),
+    /// Follow how-to guides literally on a real control plane.
+    Guides(guides::Args),
+    /// Render the manifests of deploy/ with helm and kustomize, and apply them to a real API server.
+    Manifests(manifests::Args),
     /// Start Loadmaster with command lines, configurations and Policies of older versions.
     OldConfigurations(old_configurations::Args),
     /// Benchmark kube-apiserver with etcd and the embedded API server.
@@ -181,6 +187,8 @@ async fn dispatch(what: &E2eCommand) -> Result<bool> {
         E2eCommand::Gang(args) => gang::run(args).await,
         E2eCommand::Gangs(args) => gangs::run(args).await,
         E2eCommand::Gpushare(args) => gpushare::run(args).await,
+        E2eCommand::Guides(args) => guides::run(args).await,
+        E2eCommand::Manifests(args) => manifests::run(args).await,
         E2eCommand::OldConfigurations(args) => old_configurations::run(args).await,
         E2eCommand::Servers(args) => apiserver_benchmark::run(args).await,
         E2eCommand::Guests(args) => upstream_components::run(args).await,

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
+use crate::page::{self, Step};
 use crate::root;
 
 const PAGE: &str = "docs/src/tutorials/first-plugin.md";
@@ -48,16 +49,9 @@ pub fn run() -> Result<bool> {
         println!("{stdout_text}");
         ensure!(output.status.success(), "{command}: {}", output.status);
     }
-    for line in page.shown.lines() {
-        let is_there = stdout_text.lines().any(|it| words(it) == words(line));
-        ensure!(is_there, "the page shows {line:?}, the output of the program does not have it");
-    }
+    page::check_output(&page.shown, &stdout_text)?;
     println!("the page is correct: {} files, {} commands", page.files.len(), page.commands.len());
     Ok(true)
-}
-
-fn words(line: &str) -> Vec<&str> {
-    line.split_whitespace().collect()
 }
 
 /// The manifest with a dependency on this repository, outside of its workspace.
@@ -82,24 +76,12 @@ struct Page {
 impl Page {
     fn read(text: &str) -> Result<Page> {
         let mut page = Page::default();
-        let mut path = None;
-        let mut lines = text.lines();
-        while let Some(line) = lines.next() {
-            let Some(kind) = line.strip_prefix("```") else {
-                let named = line.strip_prefix('`').and_then(|rest| rest.strip_suffix("`:"));
-                // There may be a blank line between the name and its block.
-                path = named.or(path.filter(|_| line.is_empty()));
-                continue;
-            };
-            let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
-            let block = block.join("\n") + "\n";
-            match (path.take(), kind) {
-                (Some(path), _) => page.files.push((path.to_owned(), block)),
-                (None, "sh") if block.starts_with("cargo new ") => {}
-                (None, "sh") => page.commands.push(block.trim_end().to_owned()),
-                (None, "text") => page.shown = block,
-                (None, "console") => {}
-                (None, other) => bail!("{PAGE}: a block in {other:?} without a file name"),
+        for step in page::steps(text).context(PAGE)? {
+            match step {
+                Step::File { path, text } => page.files.push((path, text)),
+                Step::Command(command) if command.starts_with("cargo new ") => {}
+                Step::Command(command) => page.commands.push(command),
+                Step::Output(text) => page.shown = text,
             }
         }
         Ok(page)
@@ -109,20 +91,6 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pages_are_parsed() {
-        let page = "\
-            `a/b.rs`:\n\n```rust,ignore\nfn main() {}\n```\n\nText with `code`:\n\n```sh\ncargo test\n```\n\
-            ```sh\ncargo new x && cd x\n```\n```text\nname 3\n```\n```console\n$ ls\n```\n";
-        let want = Page {
-            files: vec![("a/b.rs".to_owned(), "fn main() {}\n".to_owned())],
-            commands: vec!["cargo test".to_owned()],
-            shown: "name 3\n".to_owned(),
-        };
-        assert_eq!(Page::read(page).unwrap(), want);
-        assert!(Page::read("```yaml\na: 1\n```\n").is_err());
-    }
 
     #[test]
     fn the_page_is_complete() {

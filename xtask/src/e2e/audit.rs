@@ -58,6 +58,8 @@ fn policy(rules: Value) -> Value {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
     pub user: String,
+    /// The User-Agent header.
+    pub user_agent: String,
     pub verb: String,
     /// The resource and subresource, such as `pods/binding`; the path of a non-resource request.
     pub resource: String,
@@ -121,6 +123,7 @@ fn parse(line: &str) -> Result<Option<AuditEntry>> {
     let code = event["responseStatus"]["code"].as_u64().context("an entry without a code")?;
     Ok(Some(AuditEntry {
         user: text(&event["user"]["username"]),
+        user_agent: text(&event["userAgent"]),
         verb: text(&event["verb"]),
         resource,
         namespace: text(&object["namespace"]),

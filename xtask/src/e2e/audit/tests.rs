@@ -8,6 +8,7 @@ fn time(at: i64) -> Timestamp {
 fn entry(at: i64, user: &str, code: u16) -> AuditEntry {
     AuditEntry {
         user: user.to_owned(),
+        user_agent: String::new(),
         verb: "create".to_owned(),
         resource: String::new(),
         namespace: String::new(),

@@ -140,6 +140,7 @@ mod tests {
             };
             AuditEntry {
                 user: "scheduler".to_owned(),
+                user_agent: String::new(),
                 verb: verb.to_owned(),
                 resource: resource.to_owned(),
                 namespace: "x".to_owned(),

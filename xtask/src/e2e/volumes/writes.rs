@@ -124,6 +124,7 @@ mod tests {
         let at = jiff::Timestamp::from_second(second).unwrap();
         AuditEntry {
             user: "s".to_owned(),
+            user_agent: String::new(),
             verb: "update".to_owned(),
             resource: resource.to_owned(),
             namespace: String::new(),
