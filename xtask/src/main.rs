@@ -5,10 +5,12 @@ mod first_cluster;
 mod first_plugin;
 mod full;
 mod fuzz;
+mod image;
 mod layers;
 mod licenses;
 mod new_plugin;
 mod oracle;
+mod page;
 mod rust_tokens;
 mod scenarios;
 mod words;
@@ -39,6 +41,8 @@ enum Task {
     Full(full::Args),
     /// Fuzz the decoders of untrusted input.
     Fuzz(fuzz::Args),
+    /// Build container images: an OCI image layout, and an archive for container engines.
+    Image(image::Args),
     /// Check that no crate depends on a crate of a higher layer, and that no modules of a crate import each other.
     Layers,
     /// Check that all dependencies have an allowed license and come from crates.io.
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
         Task::FirstPlugin => first_plugin::run(),
         Task::Full(args) => full::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
+        Task::Image(args) => image::run(&args),
         Task::Layers => layers::run().map(|()| true),
         Task::Licenses => licenses::run().map(|()| true),
         Task::NewPlugin => new_plugin::run(),
