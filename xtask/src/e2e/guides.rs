@@ -8,6 +8,7 @@ mod static_pods;
 mod steady_pods;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -179,7 +180,8 @@ fn group(steps: Vec<Step>) -> Result<Vec<Action>> {
 #[derive(Clone)]
 struct Node {
     root: PathBuf,
-    path: String,
+    /// The variable PATH.
+    path: OsString,
     kubeconfig: PathBuf,
 }
 
@@ -194,8 +196,9 @@ impl Node {
         fs::create_dir_all(&kubernetes)?;
         let identity = UserIdentity::new("system:kube-scheduler", &[]);
         fs::copy(plane.kubeconfig(&identity), kubernetes.join("scheduler.conf"))?;
-        let path = std::env::var("PATH").unwrap_or_default();
-        let path = format!("{}:{path}", programs.display());
+        let mut path = programs.into_os_string();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap_or_default());
         Ok(Node { root, path, kubeconfig: plane.admin_kubeconfig() })
     }
 

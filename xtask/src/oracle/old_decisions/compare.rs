@@ -49,8 +49,11 @@ const OTHER_SCORES: &[(&str, OldRelease)] = &[
     ("RequestedToCapacityRatio", OldRelease::V1_18),
 ];
 
+/// Whether PreScore of a plugin may return Skip for a pod.
+type MayBeSkipped = fn(&Value) -> bool;
+
 /// Plugins whose PreScore returns Skip today, what they gave all nodes then, and for which pods it may do so.
-const SKIPPED: &[(&str, SkippedScores, fn(&Value) -> bool)] = &[
+const SKIPPED: &[(&str, SkippedScores, MayBeSkipped)] = &[
     ("InterPodAffinity", SkippedScores::Zero, |_| true),
     ("NodeAffinity", SkippedScores::Zero, |pod| {
         pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
