@@ -28,7 +28,9 @@ use static_pods::{MANIFESTS, StaticPods, on_node};
 use steady_pods::SteadyPods;
 
 /// As kubeadm writes it.
-const KUBE_SCHEDULER_MANIFEST: &str = include_str!("guides/kube-scheduler.yaml");
+const OF_KUBEADM: &str = include_str!("guides/kube-scheduler.yaml");
+/// Loadmaster in place of it.
+const OUR_OWN: &str = include_str!("../../../deploy/static-pod/kube-scheduler.yaml");
 const SAMPLE_EXTENDER: &str = "sample-extender";
 const N_NODES: u32 = 30;
 /// A command that takes longer fails.
@@ -38,8 +40,8 @@ const COMMAND_TIMEOUT_SECONDS: u32 = 120;
 struct Guide {
     /// The file name in `docs/src/how-to`, without its extension.
     page: &'static str,
-    /// The image of the scheduler that is running before.
-    image: Option<&'static str>,
+    /// The manifest of the scheduler that is running before.
+    manifest: Option<&'static str>,
     /// The programs that must have bound pods in the end, by their User-Agent.
     schedulers: &'static [&'static str],
 }
@@ -47,24 +49,24 @@ struct Guide {
 const GUIDES: &[Guide] = &[
     Guide {
         page: "switch-from-kube-scheduler",
-        image: Some("kube-scheduler:v1.36.3"),
+        manifest: Some(OF_KUBEADM),
         schedulers: &["kube-scheduler", "loadmaster"],
     },
     Guide {
         page: "run-beside-another-scheduler",
-        image: Some("kube-scheduler:v1.36.3"),
+        manifest: Some(OF_KUBEADM),
         schedulers: &["kube-scheduler"],
     },
     Guide {
         page: "migrate-from-scheduler-plugins",
-        image: Some("kube-scheduler:v1.36.3"),
+        manifest: Some(OF_KUBEADM),
         schedulers: &["kube-scheduler"],
     },
-    Guide { page: "migrate-from-a-policy", image: None, schedulers: &["loadmaster"] },
-    Guide { page: "upgrade", image: Some("loadmaster:0.1.0"), schedulers: &["loadmaster"] },
+    Guide { page: "migrate-from-a-policy", manifest: None, schedulers: &["loadmaster"] },
+    Guide { page: "upgrade", manifest: Some(OUR_OWN), schedulers: &["loadmaster"] },
     Guide {
         page: "troubleshoot-pending-pods",
-        image: Some("loadmaster:0.1.0"),
+        manifest: Some(OUR_OWN),
         schedulers: &["loadmaster"],
     },
 ];
@@ -119,8 +121,7 @@ async fn follow(guide: &Guide, loadmaster: &Path) -> Result<bool> {
         (SAMPLE_EXTENDER, programs::folder()?.join(SAMPLE_EXTENDER)),
     ]);
     let mut static_pods = StaticPods::new(&node.root, images)?;
-    if let Some(image) = guide.image {
-        let manifest = KUBE_SCHEDULER_MANIFEST.replace("IMAGE", image);
+    if let Some(manifest) = guide.manifest {
         fs::write(on_node(&node.root, MANIFESTS).join("kube-scheduler.yaml"), manifest)?;
     }
     let pods = SteadyPods::start(&api).await?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::super::process::Process;
@@ -16,6 +16,8 @@ use super::super::process::Process;
 pub const MANIFESTS: &str = "/etc/kubernetes/manifests";
 /// Where the kubelet links the logs of containers.
 pub const LOGS: &str = "/var/log/containers";
+/// Images with another user than root: below `/etc/kubernetes` only root can read kubeconfigs.
+const NONROOT_IMAGES: &[&str] = &["loadmaster", "sample-extender"];
 /// How often the manifests are read.
 pub const SYNC_PERIOD: Duration = Duration::from_millis(200);
 /// `terminationGracePeriodSeconds` by default.
@@ -83,6 +85,12 @@ impl StaticPods {
         let Some(binary) = program.and_then(|it| self.images.get(it)) else {
             bail!("there is no image {image}");
         };
+        ensure!(
+            !program.is_some_and(|it| NONROOT_IMAGES.contains(&it))
+                || container["volumeMounts"].is_null()
+                || container["securityContext"]["runAsUser"] == 0,
+            "{image} does not run as root by itself, and cannot read the files of the node"
+        );
         let texts = |field: &str| -> Vec<String> {
             let texts = container[field].as_array().into_iter().flatten();
             texts.filter_map(|it| Some(self.with_mounts(&pod, it.as_str()?))).collect()
