@@ -270,8 +270,9 @@ impl Writer {
         for nth in 1..=N_TRIES_MAX {
             let started = Instant::now();
             let result = self.attempt(&write).await;
-            self.shared.state().window.observe(started.elapsed());
-            let Some(after) = self.finish_attempt(&write, result, nth) else { return };
+            let Some(after) = self.finish_attempt(&write, result, nth, started.elapsed()) else {
+                return;
+            };
             sleep(after.unwrap_or_else(|| pause(&mut rng))).await;
             self.shared.state().n_in_flight += 1;
         }
@@ -285,12 +286,15 @@ impl Writer {
         write: &EventWrite,
         result: WriteResult,
         nth: u32,
+        duration: Duration,
     ) -> Option<Option<Duration>> {
         let mut state = self.shared.state();
         state.n_in_flight -= 1;
         let again = match result {
             WriteResult::Again(after, _) if nth < N_TRIES_MAX => Some(after),
             WriteResult::Written => {
+                // Errors say nothing about how busy the server is: a refused connection takes no time.
+                state.window.observe(duration);
                 state.stats.n_written += 1;
                 None
             }
