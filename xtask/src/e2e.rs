@@ -56,7 +56,6 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
-use http::Method;
 use tokio::signal::unix::{SignalKind, signal};
 
 use api_client::ApiClient;
@@ -207,11 +206,7 @@ async fn control_plane(stay: &ControlPlaneArgs) -> Result<bool> {
     let plane = ControlPlane::start(&options).await?;
     let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
     // kube-apiserver creates the namespace soon after it is ready.
-    special_pods::wait_until("the namespace default", special_pods::STEP_TIMEOUT, async || {
-        let path = "/api/v1/namespaces/default";
-        Ok(api.request(Method::GET, path, Vec::new()).await?.status == 200)
-    })
-    .await?;
+    special_pods::wait_for_path(&api, "/api/v1/namespaces/default").await?;
     load_objects::service_account(&api, "default").await?;
     if stay.nodes + stay.pods > 0 {
         load_objects::fill(&api, "e2e", stay.nodes, stay.workload, stay.pods).await?;

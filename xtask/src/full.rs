@@ -184,14 +184,14 @@ impl Environment {
         let cores = std::thread::available_parallelism().context("reading the number of cores")?;
         // The page itself is changed by each step.
         let changes =
-            git(&["status", "--porcelain", "--", ":/", &format!(":(top,exclude){PAGE}")])?;
+            crate::git(&["status", "--porcelain", "--", ":/", &format!(":(top,exclude){PAGE}")])?;
         let with_changes = if changes.is_empty() { "" } else { ", with changes" };
         let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let processor = processor_name(&info).map_or(String::new(), |name| format!(", {name}"));
         Ok(Environment {
             date,
-            commit: git(&["rev-parse", "--short=12", "HEAD"])? + with_changes,
+            commit: crate::git(&["rev-parse", "--short=12", "HEAD"])? + with_changes,
             machine: format!("{cores} cores{processor}"),
         })
     }
@@ -201,13 +201,6 @@ fn processor_name(cpuinfo: &str) -> Option<String> {
     let line = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"))?;
     let name = line.trim_start_matches([' ', '\t', ':']).trim();
     (!name.is_empty()).then(|| name.to_owned())
-}
-
-fn git(args: &[&str]) -> Result<String> {
-    let output = Command::new("git").args(args).current_dir(crate::root()?).output();
-    let output = output.context("running git")?;
-    ensure!(output.status.success(), "git {} failed", args.join(" "));
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// The results, a line each, and how many failed.

@@ -12,7 +12,6 @@ mod two_builds;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -187,11 +186,11 @@ fn release(tag: Option<&str>) -> Result<Release> {
     let version = env!("CARGO_PKG_VERSION");
     let tag = tag.unwrap_or(version);
     check_tag(tag)?;
-    let changes = git(&["status", "--porcelain", "--untracked-files=no"])?;
-    let revision = git(&["rev-parse", "HEAD"])?;
+    let changes = crate::git(&["status", "--porcelain", "--untracked-files=no"])?;
+    let revision = crate::git(&["rev-parse", "HEAD"])?;
     let seconds = match std::env::var_os("SOURCE_DATE_EPOCH") {
         Some(seconds) => seconds.to_string_lossy().into_owned(),
-        None => git(&["log", "-1", "--format=%ct"])?,
+        None => crate::git(&["log", "-1", "--format=%ct"])?,
     };
     Ok(Release {
         tag: tag.to_owned(),
@@ -214,14 +213,6 @@ fn check_tag(tag: &str) -> Result<()> {
         "--tag {tag:?}: expected at most 128 letters, digits, `_`, `.` and `-`, with a letter, digit or `_` first"
     );
     Ok(())
-}
-
-fn git(args: &[&str]) -> Result<String> {
-    let output = Command::new("git").args(args).current_dir(crate::root()?).output();
-    let output = output.context("running git")?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "git {}: {}", args.join(" "), errors.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 #[cfg(test)]

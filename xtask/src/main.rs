@@ -18,7 +18,7 @@ mod words;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, Subcommand};
 
 /// Development tasks.
@@ -105,6 +105,21 @@ fn main() -> ExitCode {
 fn root() -> Result<PathBuf> {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     Ok(here.parent().map(PathBuf::from).unwrap_or(here))
+}
+
+/// What git prints about the workspace, without a line break at the end.
+fn git(args: &[&str]) -> Result<String> {
+    let output = Command::new("git").args(args).current_dir(root()?).output();
+    let output = output.context("running git")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "git {}: {}", args.join(" "), errors.trim());
+    let text = String::from_utf8(output.stdout).context("reading the output of git")?;
+    Ok(text.trim_end().to_owned())
+}
+
+/// Bytes in hexadecimal.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A command without the variables that cargo sets for xtask: they would make build scripts in a nested cargo run again.

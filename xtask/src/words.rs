@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use regex::Regex;
 
 use crate::{root, rust_tokens};
@@ -32,9 +32,7 @@ struct Rules {
 pub fn run() -> Result<bool> {
     let root = root()?;
     let rules = Rules::read(&fs::read_to_string(root.join(LIST)).context(LIST)?)?;
-    let files = crate::command("git").args(["ls-files", "-z"]).current_dir(&root).output()?;
-    ensure!(files.status.success(), "git ls-files: {}", files.status);
-    let files = String::from_utf8(files.stdout).context("reading git ls-files")?;
+    let files = crate::git(&["ls-files", "-z"])?;
     let (mut n_files, mut n_findings) = (0, 0);
     for path in files.split_terminator('\0').filter(|path| *path != LIST) {
         let findings = match path.rsplit_once('.') {

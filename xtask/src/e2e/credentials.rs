@@ -128,5 +128,5 @@ fn random_token() -> Result<String> {
     let source =
         std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
     source.context("reading /dev/urandom")?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(crate::hex(&bytes))
 }

@@ -22,7 +22,7 @@ use super::audit;
 use super::control_plane::{ControlPlane, ControlPlaneOptions};
 use super::credentials::UserIdentity;
 use super::programs::{self, Program};
-use super::{gangs, load_objects};
+use super::{gangs, load_objects, special_pods};
 use crate::page::{self, Step};
 use static_pods::{MANIFESTS, StaticPods, on_node};
 use steady_pods::SteadyPods;
@@ -110,6 +110,8 @@ async fn follow(guide: &Guide, loadmaster: &Path) -> Result<bool> {
     let plane = ControlPlane::start(&options).await?;
     let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
     load_objects::nodes(&api, N_NODES).await?;
+    // kube-apiserver creates the namespace soon after it is ready.
+    special_pods::wait_for_path(&api, "/api/v1/namespaces/default").await?;
     load_objects::service_account(&api, "default").await?;
     // What the roles of scheduler-plugins allow.
     gangs::objects::allow_schedulers_to_read(&api).await?;

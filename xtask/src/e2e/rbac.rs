@@ -90,7 +90,8 @@ async fn work(args: &Args, kind: SchedulerKind, plane: &ControlPlane) -> Result<
     let all = bound.wait_for(args.pods as usize, special_pods::STEP_TIMEOUT).await?;
     scheduler.process.check_running()?;
     ensure!(all, "only {} of {} pods were bound", bound.bound_at().len(), args.pods);
-    special_pods::check_unschedulable_pod(&api, NAMESPACE).await.context("an unschedulable pod")?;
+    let unschedulable = special_pods::check_unschedulable_pod(&api, NAMESPACE, "default-scheduler");
+    unschedulable.await.context("an unschedulable pod")?;
     special_pods::check_preemption(&api, NAMESPACE).await.context("preemption")?;
     if args.volume {
         special_pods::check_volume_on_demand(&api, NAMESPACE, plane)

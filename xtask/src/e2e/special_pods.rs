@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use http::Method;
 use serde_json::{Value, json};
 
 use super::api_client::ApiClient;
@@ -16,8 +17,13 @@ pub const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Checks that an unschedulable pod gets a condition with the reason.
-pub async fn check_unschedulable_pod(api: &ApiClient, namespace: &str) -> Result<()> {
-    create_pod(api, namespace, "too-large", json!({"containers": [container("1000")]})).await?;
+pub async fn check_unschedulable_pod(
+    api: &ApiClient,
+    namespace: &str,
+    scheduler: &str,
+) -> Result<()> {
+    let spec = json!({"schedulerName": scheduler, "containers": [container("1000")]});
+    create_pod(api, namespace, "too-large", spec).await?;
     wait_for_pod(api, namespace, "too-large", "a condition Unschedulable", |pod| {
         let conditions = pod["status"]["conditions"].as_array();
         conditions.is_some_and(|conditions| {
@@ -121,6 +127,14 @@ pub async fn wait_for_pod(
         Ok(is_met(&last))
     });
     done.await.with_context(|| format!("{name}, whose status is {}", last["status"]))
+}
+
+/// Waits until the API server serves a path.
+pub async fn wait_for_path(api: &ApiClient, path: &str) -> Result<()> {
+    wait_until(path, STEP_TIMEOUT, async || {
+        Ok(api.request(Method::GET, path, Vec::new()).await?.status == 200)
+    })
+    .await
 }
 
 /// Repeats a check until it is true; an error after the timeout. `what` describes the condition.

@@ -39,9 +39,7 @@ pub struct Layout {
 
 /// `sha256:` and the digest in hexadecimal.
 pub fn digest_of(bytes: &[u8]) -> String {
-    let hex: String =
-        digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
+    format!("sha256:{}", crate::hex(digest(&SHA256, bytes).as_ref()))
 }
 
 /// The path of a blob in a layout.

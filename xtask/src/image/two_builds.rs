@@ -2,9 +2,8 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
 use super::build::Toolchain;
 use super::layer::Entries;
@@ -43,11 +42,7 @@ pub fn are_equal(
 
 /// Copies all files that git knows, or would take.
 fn copy_sources(root: &Path, folder: &Path) -> Result<()> {
-    let mut git = Command::new("git");
-    git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);
-    let output = git.output().context("running git")?;
-    ensure!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr));
-    let list = String::from_utf8(output.stdout).context("the name of a file is not UTF-8")?;
+    let list = crate::git(&["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
     for name in list.split('\0').filter(|name| !name.is_empty()) {
         let (from, to) = (root.join(name), folder.join(name));
         // Deleted, but not for git yet.

@@ -58,11 +58,7 @@ pub async fn check(variants: &[Variant]) -> Result<bool> {
 
 /// What the manifests assume in a cluster.
 async fn prepare(api: &ApiClient) -> Result<()> {
-    special_pods::wait_until("the namespace kube-system", special_pods::STEP_TIMEOUT, async || {
-        let path = "/api/v1/namespaces/kube-system";
-        Ok(api.request(Method::GET, path, Vec::new()).await?.status == 200)
-    })
-    .await?;
+    special_pods::wait_for_path(api, "/api/v1/namespaces/kube-system").await?;
     load_objects::service_account(api, NAMESPACE).await?;
     load_objects::namespace(api, RESTRICTED).await?;
     let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
@@ -77,11 +73,7 @@ async fn prepare(api: &ApiClient) -> Result<()> {
         "metadata": {"name": "batch-critical"}, "value": 1000});
     manifest::create(api, &class).await?;
     manifest::create(api, &service_monitor_definition()).await?;
-    special_pods::wait_until("the kind ServiceMonitor", special_pods::STEP_TIMEOUT, async || {
-        let path = "/apis/monitoring.coreos.com/v1";
-        Ok(api.request(Method::GET, path, Vec::new()).await?.status == 200)
-    })
-    .await
+    special_pods::wait_for_path(api, "/apis/monitoring.coreos.com/v1").await
 }
 
 async fn check_variant(api: &ApiClient, plane: &ControlPlane, variant: &Variant) -> Result<()> {

@@ -135,11 +135,7 @@ async fn run_accounts(
     loadmaster: &Path,
 ) -> Result<()> {
     let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
-    special_pods::wait_until("the namespace kube-system", special_pods::STEP_TIMEOUT, async || {
-        let path = "/api/v1/namespaces/kube-system";
-        Ok(api.request(Method::GET, path, Vec::new()).await?.status == 200)
-    })
-    .await?;
+    special_pods::wait_for_path(&api, "/api/v1/namespaces/kube-system").await?;
     manifest::create(&api, &service_monitor_definition()).await?;
     let file = plane.folder().join("manifests.yaml");
     std::fs::write(&file, text).context("writing the manifests")?;
@@ -161,14 +157,14 @@ async fn run_accounts(
     let all = bound.wait_for(N_PODS as usize, special_pods::STEP_TIMEOUT).await?;
     scheduler.process.check_running()?;
     ensure!(all, "only {} of {N_PODS} pods were bound", bound.bound_at().len());
+    let unschedulable = special_pods::check_unschedulable_pod(&api, PODS, name);
+    unschedulable.await.context("an unschedulable pod")?;
     if name == "default-scheduler" {
-        special_pods::check_unschedulable_pod(&api, PODS).await.context("an unschedulable pod")?;
         special_pods::check_preemption(&api, PODS).await.context("preemption")?;
         special_pods::check_volume_on_demand(&api, PODS, plane)
             .await
             .context("a volume with delayed binding")?;
     } else {
-        unschedulable_pod(&api, name).await.context("an unschedulable pod")?;
         run_controllers(plane, &api, loadmaster).await.context("the controllers")?;
     }
     // The administrator is always allowed; others are by a SubjectAccessReview.
@@ -221,18 +217,6 @@ async fn start_scheduler(
     let log = plane.folder().join("scheduler.log");
     let process = Process::start("loadmaster", &mut command, &log)?;
     Ok(RunningScheduler { process, url: format!("https://127.0.0.1:{port}") })
-}
-
-/// A pod that fits nowhere gets a condition and an Event.
-async fn unschedulable_pod(api: &ApiClient, scheduler: &str) -> Result<()> {
-    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "large"},
-        "spec": {"schedulerName": scheduler, "containers": [{"name": "main", "image": "registry.example/app:v1",
-            "resources": {"requests": {"cpu": "10000"}}}]}});
-    api.create(&format!("/api/v1/namespaces/{PODS}/pods"), &pod).await?;
-    special_pods::wait_for_pod(api, PODS, "large", "the condition PodScheduled", |pod| {
-        pod["status"]["conditions"][0]["reason"] == "Unschedulable"
-    })
-    .await
 }
 
 /// Runs the controllers as their account until the status of a PodGroup and of an ElasticQuota is written.

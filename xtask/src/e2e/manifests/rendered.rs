@@ -147,7 +147,7 @@ fn hash_of_sources() -> Result<String> {
         context.update(&content);
     }
     let digest = context.finish();
-    Ok(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(crate::hex(digest.as_ref()))
 }
 
 /// The documents of rendered manifests, without empty ones.
