@@ -98,60 +98,7 @@ impl ArgsCompleter<'_> {
             );
             return Err(vec![FieldError { path: "apiVersion".to_owned(), text }]);
         }
-        let args = Value::Object(args);
-        let mut without_nulls = args.clone();
-        drop_nulls(&mut without_nulls);
-        let complete = make(&without_nulls, self.gates);
-        let unknown =
-            if args == without_nulls { Vec::new() } else { self.unknown_nulls(make, args) };
-        if unknown.is_empty() {
-            return complete;
-        }
-        Err(unknown.into_iter().chain(complete.err().into_iter().flatten()).collect())
-    }
-
-    /// Errors for null fields that the plugin does not know. Only the plugin knows its fields: it decodes the arguments as long as it
-    /// reports errors about nulls, which are removed one after the other.
-    fn unknown_nulls(&self, make: CompleteArgsFn, mut args: Value) -> Vec<FieldError> {
-        let mut unknown = Vec::new();
-        while let Err(errors) = make(&args, self.gates) {
-            let about_null = errors.into_iter().find(|error| remove_null(&mut args, &error.path));
-            let Some(error) = about_null else { break };
-            if error.text.starts_with("unknown field") {
-                unknown.push(error);
-            }
-        }
-        unknown
-    }
-}
-
-/// If the value at the path is null, removes it, or makes it an empty object if it is in a list; returns whether it was null.
-fn remove_null(value: &mut Value, path: &str) -> bool {
-    match value {
-        Value::Object(members) => {
-            if members.get(path).is_some_and(Value::is_null) {
-                return members.remove(path).is_some();
-            }
-            // Names may contain dots.
-            members.iter_mut().any(|(name, member)| {
-                let below = path.strip_prefix(name.as_str());
-                let below = below.filter(|below| below.starts_with(['.', '[']));
-                below.is_some_and(|below| remove_null(member, below.trim_start_matches('.')))
-            })
-        }
-        Value::Array(elements) => {
-            let idx_and_below = path.strip_prefix('[').and_then(|path| path.split_once(']'));
-            let Some((idx, below)) = idx_and_below else { return false };
-            match idx.parse::<usize>().ok().and_then(|idx| elements.get_mut(idx)) {
-                Some(element @ Value::Null) if below.is_empty() => {
-                    *element = Value::Object(Map::new());
-                    true
-                }
-                Some(element) => remove_null(element, below.trim_start_matches('.')),
-                None => false,
-            }
-        }
-        _ => false,
+        make(&Value::Object(args), self.gates)
     }
 }
 

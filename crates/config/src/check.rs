@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use loadmaster_api::document::{Document, LocatedError};
+use loadmaster_framework::plugin_args::decode_with_all_errors;
 use loadmaster_framework::{FieldError, Registry};
 use serde_json::{Value, json};
 
@@ -344,7 +345,7 @@ fn check_v1(
 ) -> Result<CheckedConfiguration, Vec<FieldError>> {
     let features = gates.framework_gates();
     let args_completer = args::ArgsCompleter { registry, gates: &features };
-    let (written, mut errors) = decode::decode_strict(value.clone());
+    let (written, mut errors) = decode_with_all_errors(value.clone());
     let Some(written) = written else { return Err(errors) };
     let mut config = defaults::complete(written, version, gates);
     adjust(&mut config);

@@ -1,17 +1,11 @@
-//! Strict decoding of a value: `apiVersion` and `kind`, unknown fields, and every error with its path.
+//! Parts of strict decoding: `apiVersion` and `kind`, and errors about unknown fields.
 
 use loadmaster_framework::FieldError;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use serde_path_to_error::{Path, Segment};
 
-use crate::go_value::GoValue;
 use crate::suggestion::did_you_mean;
 use crate::v1::{API_VERSION, KIND};
 use crate::version::ConfigVersion;
-
-/// At most this many errors are reported per file; each one costs another pass over the file.
-const ERRORS_MAX: usize = 50;
 
 /// Removes `kind` and `apiVersion` from a value that must be an object of the kind `expected`; returns them.
 pub(crate) fn take_kind_and_version(
@@ -103,59 +97,5 @@ pub(crate) fn drop_nulls(value: &mut Value) {
             }
         }
         _ => {}
-    }
-}
-
-/// Decodes the value, or returns all errors: the value at an error is removed and decoding starts again.
-/// Paths stay those of the file, since elements of lists are replaced by empty objects, not removed.
-pub(crate) fn decode_strict<T: DeserializeOwned>(mut value: Value) -> (Option<T>, Vec<FieldError>) {
-    let mut errors = Vec::new();
-    loop {
-        match serde_path_to_error::deserialize(GoValue(&value)) {
-            Ok(decoded) => return (Some(decoded), errors),
-            Err(error) => {
-                errors.push(FieldError {
-                    path: text_of(error.path()),
-                    text: error.inner().to_string(),
-                });
-                if errors.len() == ERRORS_MAX || !prune(&mut value, error.path()) {
-                    return (None, errors);
-                }
-            }
-        }
-    }
-}
-
-fn text_of(path: &Path) -> String {
-    let text = path.to_string();
-    if text == "." { String::new() } else { text }
-}
-
-/// Removes the value at the path; returns whether there was one.
-fn prune(value: &mut Value, path: &Path) -> bool {
-    let segments: Vec<&Segment> = path.iter().collect();
-    let Some((last, parents)) = segments.split_last() else { return false };
-    let mut at = value;
-    for segment in parents {
-        let child = match segment {
-            Segment::Seq { index } => at.get_mut(index),
-            Segment::Map { key } => at.get_mut(key),
-            Segment::Enum { .. } | Segment::Unknown => None,
-        };
-        match child {
-            Some(child) => at = child,
-            None => return false,
-        }
-    }
-    match (last, at) {
-        (Segment::Map { key }, Value::Object(object)) => object.remove(key).is_some(),
-        (Segment::Seq { index }, Value::Array(elements)) => match elements.get_mut(*index) {
-            Some(element) if !element.as_object().is_some_and(Map::is_empty) => {
-                *element = Value::Object(Map::new());
-                true
-            }
-            _ => false,
-        },
-        _ => false,
     }
 }

@@ -25,7 +25,6 @@ mod expand;
 mod extension_point;
 mod findings;
 mod gates;
-mod go_value;
 mod in_tree_plugins;
 mod legacy_extenders;
 mod merge;

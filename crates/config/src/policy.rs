@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 
 use loadmaster_api::document::{Document, LocatedError};
 use loadmaster_framework::FieldError;
+use loadmaster_framework::plugin_args::decode_with_all_errors;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::decode::{decode_strict, take_kind_and_version};
+use crate::decode::take_kind_and_version;
 use crate::document;
 use crate::extension_point::ExtensionPoint;
 use crate::findings::Findings;
@@ -62,7 +63,7 @@ pub fn policy_source(document: &Document) -> Result<Option<PolicySource>, Vec<Lo
     if policy.is_null() || !is_v1alpha1 {
         return Ok(None);
     }
-    let (source, errors) = decode_strict::<WrittenSource>(policy);
+    let (source, errors) = decode_with_all_errors::<WrittenSource>(policy);
     let mut errors: Vec<FieldError> =
         errors.into_iter().map(|error| error.with_path_prefix("algorithmSource.policy")).collect();
     let source = source.unwrap_or_default();
@@ -83,20 +84,20 @@ pub fn policy_source(document: &Document) -> Result<Option<PolicySource>, Vec<Lo
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct WrittenSource {
     file: Option<WrittenFile>,
     config_map: Option<WrittenConfigMap>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object")]
+#[serde(default, deny_unknown_fields)]
 struct WrittenFile {
     path: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object")]
+#[serde(default, deny_unknown_fields)]
 struct WrittenConfigMap {
     namespace: String,
     name: String,
@@ -104,7 +105,7 @@ struct WrittenConfigMap {
 
 /// A Policy as written. Absent lists mean the default ones, empty lists none.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct Policy {
     predicates: Option<Vec<predicates::Predicate>>,
     priorities: Option<Vec<priorities::Priority>>,
@@ -136,7 +137,7 @@ pub(crate) fn convert(
     if let Err(error) = take_type_meta(&mut value) {
         builder.findings.errors.push(error);
     }
-    let (policy, errors) = decode_strict::<Policy>(value);
+    let (policy, errors) = decode_with_all_errors::<Policy>(value);
     builder.undecoded = errors.iter().map(|error| error.path.clone()).collect();
     builder.findings.errors.extend(errors);
     let policy = policy.unwrap_or_default();

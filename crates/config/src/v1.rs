@@ -17,7 +17,7 @@ pub const KIND: &str = "KubeSchedulerConfiguration";
 
 /// The configuration as decoded from a file: absent fields are `None`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct WrittenConfiguration {
     pub parallelism: Option<i32>,
     pub leader_election: LeaderElection,
@@ -34,7 +34,7 @@ pub(crate) struct WrittenConfiguration {
 
 /// A profile as decoded from a file.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct WrittenProfile {
     pub scheduler_name: Option<String>,
     pub percentage_of_nodes_to_score: Option<i32>,
@@ -90,7 +90,7 @@ pub struct SchedulerProfile {
 
 /// A set of plugins per extension point, and one for all extension points (`multiPoint`).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Plugins {
     /// PreEnqueue.
     pub pre_enqueue: PluginSet,
@@ -189,7 +189,7 @@ impl Plugins {
 
 /// The plugins that are enabled and disabled at one extension point.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct PluginSet {
     /// Enabled plugins, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -208,7 +208,7 @@ impl PluginSet {
 
 /// A plugin in a set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Plugin {
     /// Its name.
     pub name: String,
@@ -218,7 +218,7 @@ pub struct Plugin {
 
 /// The arguments of one plugin.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct PluginConfig {
     /// The plugin's name.
     pub name: String,
@@ -229,7 +229,7 @@ pub struct PluginConfig {
 
 /// Leader election (component-base's `LeaderElectionConfiguration`).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct LeaderElection {
     /// Enable leader election: only the leader schedules.
     pub leader_elect: bool,
@@ -249,7 +249,7 @@ pub struct LeaderElection {
 
 /// The connection to the API server (component-base's `ClientConnectionConfiguration`).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct ClientConnection {
     /// Path of a kubeconfig file.
     pub kubeconfig: String,
@@ -266,7 +266,7 @@ pub struct ClientConnection {
 
 /// A scheduler extender.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Extender {
     /// URL prefix of all requests.
     pub url_prefix: String,
@@ -306,7 +306,7 @@ pub struct Extender {
 
 /// An extended resource that is managed by an extender.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct ExtenderManagedResource {
     /// The resource's name.
     pub name: String,
@@ -317,7 +317,7 @@ pub struct ExtenderManagedResource {
 
 /// TLS settings for an extender.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct ExtenderTlsConfig {
     /// Skip verification of the server certificate (insecure).
     #[serde(skip_serializing_if = "is_false")]

@@ -45,7 +45,7 @@ pub(crate) struct InTreeVolumePlugin {
 /// The arguments of each of these plugins. Upstream has none: it reads the environment variable `KUBE_MAX_PD_VOLS`, which plugins cannot do
 /// here; the daemon passes it on.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct LimitArgs {
     /// The limit of nodes that do not have one themselves, instead of the default.
     #[serde(skip_serializing_if = "Option::is_none")]

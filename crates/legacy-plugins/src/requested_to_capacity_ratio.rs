@@ -30,7 +30,7 @@ pub const DEF: PluginDef =
     PluginDef { name: NAME, build, args: Some(plugin_args::default_and_validate_args::<Args>) };
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object")]
+#[serde(default, deny_unknown_fields)]
 struct Args {
     #[serde(deserialize_with = "nullable")]
     shape: Vec<UtilizationShapePoint>,

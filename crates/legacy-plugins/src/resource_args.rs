@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 /// The arguments of NodeResourcesLeastAllocated and NodeResourcesMostAllocated.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object")]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct WeightedResourcesArgs {
     #[serde(deserialize_with = "resources_or_default")]
     pub resources: Vec<ResourceSpec>,

@@ -39,7 +39,7 @@ pub const DEF: PluginDef =
     PluginDef { name: NAME, build, args: Some(plugin_args::default_and_validate_args::<Args>) };
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct Args {
     #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     affinity_labels: Vec<String>,

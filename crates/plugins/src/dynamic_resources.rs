@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
-use loadmaster_framework::plugin_args::decode_json_value;
+use loadmaster_framework::plugin_args::decode_given_args;
 use loadmaster_framework::{
     Cx, EvaluatorCx, ExtensionPoints, Failure, FeatureGates, FieldError, Incremental, NodeInfo,
     PluginDef, PluginError, PodInfo, PodTemplate, PreFilter, PreFilterResult, PrepareCx,
@@ -43,7 +43,7 @@ fn complete_dynamic_resources_args(
     given: &Value,
     _gates: &FeatureGates,
 ) -> Result<Value, Vec<FieldError>> {
-    let args: DynamicResourcesArgs = decode_json_value(given).map_err(|error| vec![error])?;
+    let args: DynamicResourcesArgs = decode_given_args(given)?;
     let filter = Timeout {
         field: "filterTimeout",
         default: "10s",

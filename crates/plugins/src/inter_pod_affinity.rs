@@ -69,7 +69,7 @@ struct Args {
 const HARD_WEIGHT: i32 = 1;
 
 fn complete(given: &Value, _gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let mut args: Args = plugin_args::decode_json_value(given).map_err(|error| vec![error])?;
+    let mut args: Args = plugin_args::decode_given_args(given)?;
     let weight = *args.hard_pod_affinity_weight.get_or_insert(HARD_WEIGHT);
     if !(0..=100).contains(&weight) {
         let error =

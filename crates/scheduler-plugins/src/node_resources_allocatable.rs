@@ -24,7 +24,7 @@ pub const DEF: PluginDef =
     PluginDef { name: NAME, build, args: Some(plugin_args::default_and_validate_args::<Args>) };
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct Args {
     #[serde(deserialize_with = "resources_or_default")]
     resources: Vec<ResourceSpec>,
@@ -33,7 +33,7 @@ struct Args {
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct ResourceSpec {
     name: String,
     weight: i64,

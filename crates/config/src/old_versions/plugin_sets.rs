@@ -1,12 +1,12 @@
 //! Plugin sets of versions without `multiPoint`, as v1 lists: every extension point with all its plugins.
 
 use loadmaster_framework::FieldError;
+use loadmaster_framework::plugin_args::decode_with_all_errors;
 use serde_json::{Map, Value, json};
 
 use super::default_plugins::{added_extension_points, added_plugins, default_plugins_at};
 use super::{Converter, Profile};
 use crate::annotated::{comment, comment_on};
-use crate::decode::decode_strict;
 use crate::extension_point::ExtensionPoint;
 use crate::gates::AllFeatureGates;
 use crate::in_tree_plugins::REMOVED_IN_V1BETA2;
@@ -142,7 +142,7 @@ impl Converter<'_> {
         for (field, point) in fields {
             let set_path = format!("{path}.{field}");
             let written = written.remove(field).unwrap_or_default();
-            let (mut set, errors) = decode_strict::<PluginSet>(written);
+            let (mut set, errors) = decode_with_all_errors::<PluginSet>(written);
             let errors = errors.into_iter().map(|error| error.with_path_prefix(&set_path));
             self.findings.errors.extend(errors);
             let set = set.get_or_insert_default();

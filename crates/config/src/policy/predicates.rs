@@ -12,27 +12,27 @@ use crate::suggestion::did_you_mean;
 
 /// A predicate as written.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object")]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct Predicate {
     name: String,
     argument: Option<Argument>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct Argument {
     service_affinity: Option<ServiceAffinity>,
     labels_presence: Option<LabelsPresence>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object")]
+#[serde(default, deny_unknown_fields)]
 struct ServiceAffinity {
     labels: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object")]
+#[serde(default, deny_unknown_fields)]
 struct LabelsPresence {
     labels: Vec<String>,
     presence: bool,

@@ -12,7 +12,7 @@ use crate::suggestion::did_you_mean;
 
 /// A priority as written.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object")]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct Priority {
     name: String,
     weight: i64,
@@ -20,7 +20,7 @@ pub(super) struct Priority {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct Argument {
     service_anti_affinity: Option<ServiceAntiAffinity>,
     label_preference: Option<LabelPreference>,
@@ -28,20 +28,20 @@ struct Argument {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object")]
+#[serde(default, deny_unknown_fields)]
 struct ServiceAntiAffinity {
     label: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object")]
+#[serde(default, deny_unknown_fields)]
 struct LabelPreference {
     label: String,
     presence: bool,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object")]
+#[serde(default, deny_unknown_fields)]
 struct RequestedToCapacityRatio {
     shape: Vec<Map<String, Value>>,
     resources: Vec<Map<String, Value>>,

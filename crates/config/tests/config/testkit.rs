@@ -12,7 +12,7 @@ use loadmaster_config::{
 };
 use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::extension_points::{BindResult, PostFilterResult, PreBindPreFlight};
-use loadmaster_framework::plugin_args::{FieldError, decode_json_value};
+use loadmaster_framework::plugin_args::{FieldError, decode_given_args};
 use loadmaster_framework::{
     Bind, Cx, ExtensionPoints, Failure, FeatureGates, Filter, FitError, IgnoredArgument, NodeInfo,
     Permit, PermitResult, PluginDef, PluginError, PodInfo, PostBind, PostFilter, PostFilterCx,
@@ -166,7 +166,7 @@ impl Default for AffinityArgs {
 }
 
 fn affinity_args(value: &Value, _gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let args: AffinityArgs = decode_json_value(value).map_err(|error| vec![error])?;
+    let args: AffinityArgs = decode_given_args(value)?;
     if !(0..=100).contains(&args.hard_pod_affinity_weight) {
         let weight = args.hard_pod_affinity_weight;
         return Err(vec![FieldError::invalid(
@@ -192,7 +192,7 @@ impl Default for PreemptionArgs {
 }
 
 fn preemption_args(value: &Value, _gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let args: PreemptionArgs = decode_json_value(value).map_err(|error| vec![error])?;
+    let args: PreemptionArgs = decode_given_args(value)?;
     Ok(serde_json::to_value(args).unwrap())
 }
 

@@ -4,7 +4,7 @@ use loadmaster_api::meta::nullable;
 use loadmaster_api::pod::{NodeAffinity, PreferredSchedulingTerm};
 use loadmaster_api::selector::{CompiledNodeTerm, SelectorError};
 use loadmaster_api::{NodeSelectorTerm, Str};
-use loadmaster_framework::plugin_args::decode_json_value;
+use loadmaster_framework::plugin_args::{decode_given_args, decode_json_value};
 use loadmaster_framework::{FeatureGates, FieldError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,7 +14,7 @@ pub(super) const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecut
 
 /// Decodes the arguments, fills in defaults and validates them.
 pub(super) fn complete(given: &Value, _gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let args: Args = decode_json_value(given).map_err(|error| vec![error])?;
+    let args: Args = decode_given_args(given)?;
     let as_error = |error: serde_json::Error| {
         vec![FieldError { path: String::new(), text: error.to_string() }]
     };

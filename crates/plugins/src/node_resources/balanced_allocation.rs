@@ -42,7 +42,7 @@ struct Args {
 }
 
 fn complete_args(given: &Value, _: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let mut args: Args = plugin_args::decode_json_value(given).map_err(|error| vec![error])?;
+    let mut args: Args = plugin_args::decode_given_args(given)?;
     complete(&mut args.resources);
     let errors = validate(&args);
     encode(&args, errors)

@@ -100,7 +100,7 @@ const REQUESTED_TO_CAPACITY_RATIO: &str = "RequestedToCapacityRatio";
 const STRATEGIES: [&str; 3] = [LEAST_ALLOCATED, MOST_ALLOCATED, REQUESTED_TO_CAPACITY_RATIO];
 
 fn complete_args(given: &Value, _: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let mut args: Args = plugin_args::decode_json_value(given).map_err(|error| vec![error])?;
+    let mut args: Args = plugin_args::decode_given_args(given)?;
     let default =
         || ScoringStrategy { kind: LEAST_ALLOCATED.to_owned(), ..ScoringStrategy::default() };
     let strategy = args.scoring_strategy.get_or_insert_with(default);

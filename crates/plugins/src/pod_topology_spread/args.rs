@@ -47,7 +47,7 @@ struct DefaultConstraint {
 
 /// Decodes the arguments, fills in defaults and validates them.
 pub(super) fn complete(given: &Value, _gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let mut args = read(given).map_err(|error| vec![error])?;
+    let mut args: Args = plugin_args::decode_given_args(given)?;
     if args.defaulting_type.is_empty() {
         args.defaulting_type = Str::new(SYSTEM);
     }

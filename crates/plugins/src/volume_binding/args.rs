@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use loadmaster_framework::plugin_args::decode_json_value;
+use loadmaster_framework::plugin_args::{decode_given_args, decode_json_value};
 use loadmaster_framework::{FeatureGates, FieldError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ struct PrintedPoint {
 }
 
 pub(super) fn complete_args(given: &Value, gates: &FeatureGates) -> Result<Value, Vec<FieldError>> {
-    let args = Args::decode(given).map_err(|error| vec![error])?;
+    let args: Args = decode_given_args(given)?;
     let mut errors = Vec::new();
     let seconds = args.bind_timeout_seconds.unwrap_or(BIND_TIMEOUT_SECONDS);
     if seconds < 0 {

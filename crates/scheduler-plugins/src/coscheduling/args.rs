@@ -13,7 +13,7 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 
 /// The arguments of the plugin.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct Args {
     /// How long a member waits at Permit if its PodGroup does not say.
     permit_waiting_time_seconds: i64,

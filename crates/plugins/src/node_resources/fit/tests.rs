@@ -212,6 +212,19 @@ fn invalid_args_are_rejected() {
         ],
     );
     check_args(
+        json!({"foo": null, "ignoredResources": {}, "scoringStrategy": ["LeastAllocated"]}),
+        &expect![[r#"
+            foo: unknown field `foo`, expected one of `ignoredResources`, `ignoredResourceGroups`, `scoringStrategy`
+            ignoredResources: invalid type: map, expected a sequence
+            scoringStrategy: invalid type: sequence, expected an object"#]],
+    );
+    check_args(
+        json!({"scoringStrategy": {"resources": [["cpu", 1]], "bar": 2}}),
+        &expect![[r#"
+            scoringStrategy.bar: unknown field `bar`, expected one of `type`, `resources`, `requestedToCapacityRatio`
+            scoringStrategy.resources[0]: invalid type: sequence, expected an object"#]],
+    );
+    check_args(
         json!({"scoringStrategy": {}}),
         &expect![[
             r#"scoringStrategy.type: Unsupported value: "": supported values: "LeastAllocated", "MostAllocated", "RequestedToCapacityRatio""#

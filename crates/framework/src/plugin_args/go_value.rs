@@ -7,7 +7,10 @@ use serde_json::{Error, Value};
 
 /// A value to decode.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct GoValue<'de>(pub &'de Value);
+pub(super) struct GoValue<'de>(pub &'de Value);
+
+/// What is expected where a struct is decoded.
+const AN_OBJECT: &str = "an object";
 
 type Members<'de> = Vec<(&'de str, GoValue<'de>)>;
 
@@ -49,9 +52,15 @@ impl<'de> Deserializer<'de> for GoValue<'de> {
                 let members = members.map(|(name, value)| (name.as_str(), GoValue(value)));
                 visit_members(members.collect(), visitor)
             }
-            // serde would take the elements for the fields.
-            Value::Array(_) => Err(Error::invalid_type(Unexpected::Seq, &visitor)),
-            scalar => scalar.deserialize_any(visitor),
+            // serde would take the elements of a list for the fields, and would name the Rust type in the error.
+            Value::Array(_) => Err(Error::invalid_type(Unexpected::Seq, &AN_OBJECT)),
+            Value::Bool(value) => Err(Error::invalid_type(Unexpected::Bool(*value), &AN_OBJECT)),
+            Value::String(text) => Err(Error::invalid_type(Unexpected::Str(text), &AN_OBJECT)),
+            Value::Number(number) => {
+                let float = || Unexpected::Float(number.as_f64().unwrap_or_default());
+                let found = number.as_i64().map_or_else(float, Unexpected::Signed);
+                Err(Error::invalid_type(found, &AN_OBJECT))
+            }
         }
     }
 
@@ -113,7 +122,7 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Deserialize)]
-    #[serde(default, deny_unknown_fields, expecting = "an object")]
+    #[serde(default, deny_unknown_fields)]
     struct Outer {
         number: i32,
         flag: Option<bool>,
@@ -139,7 +148,7 @@ mod tests {
     }
 
     #[derive(Debug, Default, Deserialize)]
-    #[serde(default, deny_unknown_fields, expecting = "an object")]
+    #[serde(default, deny_unknown_fields)]
     struct Inner {
         name: String,
     }
