@@ -21,6 +21,7 @@ mod kubectl;
 mod kubernetes_tests;
 mod manifests;
 mod null_scheduler;
+mod permissions;
 mod rbac;
 mod record;
 mod replicas;
@@ -120,6 +121,8 @@ enum E2eCommand {
     Servers(apiserver_benchmark::Args),
     /// Run the real kube-scheduler and kube-controller-manager on the embedded API server.
     Guests(upstream_components::Args),
+    /// Run Loadmaster with every plugin and the roles that `config rbac` prints, and check that no request is denied.
+    Permissions(permissions::Args),
     /// Run schedulers with only upstream's built-in roles, and check that no request is denied.
     Rbac(rbac::Args),
     /// Compare kube-scheduler and Loadmaster with PersistentVolumeClaims and kube-controller-manager.
@@ -191,6 +194,7 @@ async fn dispatch(what: &E2eCommand) -> Result<bool> {
         E2eCommand::OldConfigurations(args) => old_configurations::run(args).await,
         E2eCommand::Servers(args) => apiserver_benchmark::run(args).await,
         E2eCommand::Guests(args) => upstream_components::run(args).await,
+        E2eCommand::Permissions(args) => permissions::run(args).await,
         E2eCommand::Rbac(args) => rbac::run(args).await,
         E2eCommand::Volumes(args) => volumes::run(args).await,
         E2eCommand::SamplePlugin(args) => sample_plugin::run(args).await,

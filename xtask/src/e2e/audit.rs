@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -12,6 +12,12 @@ use serde_json::{Value, json};
 /// A policy that logs every request, without bodies.
 pub fn policy_for_all_requests() -> Value {
     policy(json!([{"level": "Metadata"}]))
+}
+
+/// A policy that logs every request of the accounts in kube-system, without bodies.
+pub fn policy_for_accounts() -> Value {
+    let groups = ["system:serviceaccounts:kube-system"];
+    policy(json!([{"level": "Metadata", "userGroups": groups}, {"level": "None"}]))
 }
 
 /// A policy that logs bindings with the pod's uid, and writes of leases.
@@ -89,7 +95,13 @@ impl AuditEntry {
 
 /// All completed requests of a log, in the order of their completion.
 pub fn read(path: &Path) -> Result<Vec<AuditEntry>> {
-    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    read_from(path, 0)
+}
+
+/// The same for what was logged after the log had this length in bytes.
+pub fn read_from(path: &Path, length: u64) -> Result<Vec<AuditEntry>> {
+    let mut file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    file.seek(SeekFrom::Start(length)).with_context(|| format!("reading {}", path.display()))?;
     let mut entries = Vec::new();
     for (i, line) in BufReader::new(file).lines().enumerate() {
         let position = || format!("reading {}, line {}", path.display(), i + 1);

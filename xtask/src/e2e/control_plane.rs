@@ -33,6 +33,8 @@ pub struct ControlPlaneOptions {
     /// Whether the admission plugin `ServiceAccount` is enabled. It rejects pods whose service account does not exist, and no controller
     /// creates accounts: [`load_objects::namespace`](super::load_objects::namespace) creates the one called `default`.
     pub service_account_admission: bool,
+    /// Additional flags of the API server.
+    pub apiserver_flags: Vec<String>,
 }
 
 impl ControlPlaneOptions {
@@ -54,6 +56,7 @@ impl Default for ControlPlaneOptions {
             identities,
             audit_policy: None,
             service_account_admission: true,
+            apiserver_flags: Vec::new(),
         }
     }
 }
@@ -66,6 +69,7 @@ pub struct ControlPlane {
     _etcd_data: RunFolder,
     folder: RunFolder,
     credentials: Credentials,
+    port: u16,
     url: String,
     audit_log: PathBuf,
     started_in: Duration,
@@ -104,6 +108,7 @@ impl ControlPlane {
         if !options.service_account_admission {
             command.arg("--disable-admission-plugins=ServiceAccount");
         }
+        command.args(&options.apiserver_flags);
         if let Some(policy) = &options.audit_policy {
             let path = folder.path().join("audit-policy.json");
             std::fs::write(&path, policy.to_string()).context("writing the audit policy")?;
@@ -118,6 +123,7 @@ impl ControlPlane {
             _etcd_data: etcd_data.remove_on_drop(),
             folder,
             credentials,
+            port,
             url,
             audit_log,
             started_in: Duration::ZERO,
@@ -125,6 +131,11 @@ impl ControlPlane {
         plane.wait_until_ready().await?;
         plane.started_in = start.elapsed();
         Ok(plane)
+    }
+
+    /// The port of the API server.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// The URL of the API server: `https://127.0.0.1:PORT`.
@@ -154,7 +165,12 @@ impl ControlPlane {
 
     /// Writes a kubeconfig file for another token, such as a service account's.
     pub fn kubeconfig_for_token(&self, stem: &str, token: &str) -> Result<PathBuf> {
-        self.credentials.write_kubeconfig(stem, &self.url, token)
+        self.kubeconfig_for_url(stem, &self.url, token)
+    }
+
+    /// The same for a proxy of the API server.
+    pub fn kubeconfig_for_url(&self, stem: &str, url: &str, token: &str) -> Result<PathBuf> {
+        self.credentials.write_kubeconfig(stem, url, token)
     }
 
     /// The path of the audit log.
