@@ -232,22 +232,29 @@ fn replace_by_policy(converted: &mut Converted, policy: ConvertedPolicy) {
     converted.notes.extend(notes);
     let Value::Object(configuration) = &mut converted.value else { return };
     let mut profile = match configuration.remove("profiles") {
-        Some(Value::Array(profiles)) if converted.version == ConfigVersion::V1Alpha1 => {
-            profiles.into_iter().next().unwrap_or_else(|| json!({}))
-        }
+        Some(Value::Array(profiles)) => profiles.into_iter().next().unwrap_or_else(|| json!({})),
         _ => json!({}),
     };
     let mut plugin_config = policy.plugin_config;
+    let stays = |name: &Value| match converted.version {
+        // The default constraints of 1.18 are those of the Policy.
+        ConfigVersion::V1Alpha1 => name != "PodTopologySpread",
+        // `bindTimeoutSeconds`, which is not a plugin's argument there.
+        ConfigVersion::V1Alpha2 => name == "VolumeBinding",
+        _ => false,
+    };
     // Indexes in the list of the Policy for those in the list of the configuration.
     let mut moved = BTreeMap::new();
     let of_configuration = profile["pluginConfig"].take();
     for (idx, entry) in of_configuration.as_array().into_iter().flatten().enumerate() {
         let is_new = !plugin_config.iter().any(|known| known["name"] == entry["name"]);
-        // The default constraints of 1.18 are those of the Policy.
-        if is_new && entry["name"] != "PodTopologySpread" {
+        if is_new && stays(&entry["name"]) {
             moved.insert(idx, plugin_config.len());
             plugin_config.push(entry.clone());
         }
+    }
+    if converted.version != ConfigVersion::V1Alpha1 {
+        profile = json!({});
     }
     let new_idx = |idx: usize| moved.get(&idx).copied();
     converted.origins.move_elements("profiles[0].pluginConfig", new_idx);

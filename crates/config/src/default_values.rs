@@ -17,6 +17,8 @@ pub(crate) const RESOURCE_NAMESPACE: &str = "kube-system";
 pub(crate) const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
 pub(crate) const QPS: f32 = 50.0;
 pub(crate) const BURST: i32 = 100;
+/// Upstream sets it when it creates the extender, before it prints the configuration.
+pub(crate) const EXTENDER_HTTP_TIMEOUT: Duration = Duration::from_secs(5);
 
 const NODE_DECLARED_FEATURES: &str = "NodeDeclaredFeatures";
 const GANG_SCHEDULING: &str = "GangScheduling";

@@ -2,16 +2,16 @@
 //! merged.
 
 use crate::default_values::{
-    BURST, CONTENT_TYPE, GATED_PLUGINS, LEASE_DURATION, PARALLELISM, PLUGINS,
-    POD_INITIAL_BACKOFF_SECONDS, POD_MAX_BACKOFF_SECONDS, QPS, RENEW_DEADLINE, RESOURCE_LOCK,
-    RESOURCE_NAME, RESOURCE_NAMESPACE, RETRY_PERIOD, SCHEDULER_NAME,
+    BURST, CONTENT_TYPE, EXTENDER_HTTP_TIMEOUT, GATED_PLUGINS, LEASE_DURATION, PARALLELISM,
+    PLUGINS, POD_INITIAL_BACKOFF_SECONDS, POD_MAX_BACKOFF_SECONDS, QPS, RENEW_DEADLINE,
+    RESOURCE_LOCK, RESOURCE_NAME, RESOURCE_NAMESPACE, RETRY_PERIOD, SCHEDULER_NAME,
 };
 use crate::duration::Duration;
 use crate::gates::AllFeatureGates;
 use crate::merge::{MergeRule, merge_plugin_set};
 use crate::v1::{
-    ClientConnection, LeaderElection, Plugin, Plugins, SchedulerConfiguration, SchedulerProfile,
-    WrittenConfiguration, WrittenProfile,
+    ClientConnection, Extender, LeaderElection, Plugin, Plugins, SchedulerConfiguration,
+    SchedulerProfile, WrittenConfiguration, WrittenProfile,
 };
 use crate::version::ConfigVersion;
 
@@ -74,7 +74,7 @@ pub(crate) fn complete(
             .into_iter()
             .map(|profile| complete_profile(profile, scheduler_name, &default_plugins))
             .collect(),
-        extenders: written.extenders,
+        extenders: written.extenders.into_iter().map(extender).collect(),
         delay_cache_until_active: written.delay_cache_until_active,
     }
 }
@@ -112,6 +112,14 @@ pub(crate) fn leader_election(mut it: LeaderElection) -> LeaderElection {
         if name.is_empty() {
             default.clone_into(name);
         }
+    }
+    it
+}
+
+/// An extender with the default timeout if its own is zero.
+fn extender(mut it: Extender) -> Extender {
+    if it.http_timeout == Duration::default() {
+        it.http_timeout = EXTENDER_HTTP_TIMEOUT;
     }
     it
 }

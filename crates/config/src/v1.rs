@@ -291,7 +291,7 @@ pub struct Extender {
     /// TLS settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_config: Option<ExtenderTlsConfig>,
-    /// Timeout of a call; zero means the default.
+    /// Timeout of a call.
     pub http_timeout: Duration,
     /// The extender caches nodes: calls contain node names only.
     #[serde(skip_serializing_if = "is_false")]

@@ -18,9 +18,6 @@ use crate::messages::{
 use crate::node_names::{NodeNames, RemainingNodes};
 use crate::request::Verb;
 
-/// Upstream's `DefaultExtenderTimeout`.
-const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
-
 /// Upper end of a node's score (upstream's `MaxNodeScore`).
 const MAX_NODE_SCORE: i64 = 100;
 
@@ -52,10 +49,7 @@ pub struct Extender {
 impl Extender {
     fn new(configured_at: usize, config: &v1::Extender) -> Extender {
         // A negative timeout has expired before the call begins, as in Go's client.
-        let timeout = match config.http_timeout.as_nanos() {
-            0 => TIMEOUT_DEFAULT,
-            _ => config.http_timeout.to_std().unwrap_or_default(),
-        };
+        let timeout = config.http_timeout.to_std().unwrap_or_default();
         Extender {
             url_prefix: config.url_prefix.clone(),
             name: redact_password(&config.url_prefix),

@@ -164,6 +164,11 @@ fn a_policy_of_v1alpha1_keeps_the_name_of_the_scheduler() {
     let checked = try_check("v1alpha1", yaml, Some(policy)).unwrap();
     assert_eq!(checked.profiles[0].scheduler_name, "my-scheduler");
     assert_eq!(checked.profiles[0].args_of("VolumeBinding")["bindTimeoutSeconds"], 9);
+    // In v1alpha2 only the timeout is not a profile's.
+    let profile = "profiles: [{schedulerName: my-scheduler}]\nbindTimeoutSeconds: 9\n";
+    let checked = try_check("v1alpha2", profile, Some(policy)).unwrap();
+    assert_eq!(checked.profiles[0].scheduler_name, "default-scheduler");
+    assert_eq!(checked.profiles[0].args_of("VolumeBinding")["bindTimeoutSeconds"], 9);
     let errors = try_check("v1alpha1", yaml, None).unwrap_err();
     assert!(
         errors.starts_with("config.yaml:4:27: algorithmSource.policy: Required value"),

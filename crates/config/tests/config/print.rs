@@ -109,3 +109,12 @@ profiles:
     assert_eq!(again.profiles, checked.profiles);
     assert_eq!(again.config.parallelism, checked.config.parallelism);
 }
+
+#[test]
+fn extenders_have_the_default_timeout() {
+    let yaml = "extenders: [{urlPrefix: http://a}, {urlPrefix: http://b, httpTimeout: 0s}, {urlPrefix: http://c, httpTimeout: 1s}]\n";
+    let printed = try_check(yaml).unwrap().config.to_v1_json().unwrap();
+    let timeouts: Vec<&str> = printed.matches("\"httpTimeout\":\"5s\"").collect();
+    assert_eq!(timeouts.len(), 2, "{printed}");
+    assert!(printed.contains("\"httpTimeout\":\"1s\""), "{printed}");
+}
