@@ -198,7 +198,11 @@ fn compare_settings(
             }
             canonical(&value)
         };
-        let (theirs, mine) = (strip(&theirs[field]), strip(&mine[field]));
+        let theirs = match *field {
+            "extenders" => expected::with_default_timeouts(theirs[field].clone()),
+            _ => theirs[field].clone(),
+        };
+        let (theirs, mine) = (strip(&theirs), strip(&mine[field]));
         if theirs != mine && !(is_zero(&theirs) && is_zero(&mine)) {
             let text = format!("\n  old:        {theirs}\n  Loadmaster: {mine}");
             differences.push(Difference { kind: (*field).to_owned(), text });

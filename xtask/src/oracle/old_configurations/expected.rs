@@ -17,6 +17,7 @@
 //! | RequestedToCapacityRatio without resources in a Policy has CPU and memory | as in 1.18; in 1.22 it scores 0 then |
 //! | `scoringStrategy` is compared only if NodeResourcesFit scores; arguments that the release did not have are not compared | they have no effect |
 //! | absent and empty fields, 0 and `false` are the same | the old schedulers show internal types |
+//! | `httpTimeout` of an extender is 5 s where it is 0 ([`with_default_timeouts`]) | the schedulers set it when they create the extender |
 //! | `resourceLock` is not compared | Loadmaster has Leases only |
 
 use std::collections::BTreeMap;
@@ -67,6 +68,16 @@ const RESOURCE_SCORES: &[(&str, &str)] = &[
 
 /// Members of objects outside of profiles that are not compared.
 pub const IGNORED_FIELDS: &[&str] = &["resourceLock"];
+
+/// Extenders with the timeouts that they have when they are created.
+pub fn with_default_timeouts(mut extenders: Value) -> Value {
+    for extender in extenders.as_array_mut().into_iter().flatten() {
+        if matches!(extender["httpTimeout"].as_str(), None | Some("" | "0s")) {
+            extender["httpTimeout"] = "5s".into();
+        }
+    }
+    extenders
+}
 
 /// Fields outside of profiles that are compared.
 pub fn compared_fields(version: OldVersion) -> &'static [&'static str] {
