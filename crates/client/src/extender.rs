@@ -118,7 +118,8 @@ impl ExtenderClient {
         };
         let config = extender.tls_config.clone().unwrap_or_default();
         let url_prefix = redact_password(&extender.url_prefix);
-        let tls = tls(&config, extender.enable_https)
+        let is_https = address.as_ref().is_ok_and(|address| address.is_https);
+        let tls = tls(&config, extender.enable_https, is_https)
             .map_err(|text| ExtenderError { url_prefix, text })?;
         let host = address.as_ref().map(|address| address.host.clone()).unwrap_or_default();
         let server_name = if config.server_name.is_empty() { host } else { config.server_name };
@@ -305,7 +306,11 @@ fn connection_error_text(error: &hyper::Error) -> String {
 
 /// As upstream's `makeTransport` and client-go's `TLSConfigFor`: data has precedence over files; a certificate without a key is
 /// ignored.
-fn tls(config: &ExtenderTlsConfig, enable_https: bool) -> Result<Arc<ClientConfig>, String> {
+fn tls(
+    config: &ExtenderTlsConfig,
+    enable_https: bool,
+    is_https: bool,
+) -> Result<Arc<ClientConfig>, String> {
     let has_ca = !config.ca_data.is_empty() || !config.ca_file.is_empty();
     let insecure = config.insecure || enable_https && !has_ca;
     if insecure && has_ca {
@@ -316,8 +321,8 @@ fn tls(config: &ExtenderTlsConfig, enable_https: bool) -> Result<Arc<ClientConfi
     // Only its TLS settings are used.
     let mut kube = Config::new(http::Uri::from_static("https://extender"));
     kube.accept_invalid_certs = insecure;
-    if insecure {
-        // Not used for verification.
+    if insecure || !is_https && !has_ca {
+        // Nothing is verified. The certificates of the system may be missing, as in images from scratch.
         kube.root_cert = Some(Vec::new());
     } else if has_ca {
         let pem = pem(&config.ca_data, &config.ca_file)?;

@@ -87,9 +87,10 @@ fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError>
         csi_nodes: points.watch_per_node(StorageKind::CsiNode.gvr(), required, |node: &CsiNode| {
             vec![node.metadata.name.clone()]
         }),
+        // Roles of older versions do not have it, which did not read it either: only volumes of pods count then.
         attachments: points.watch_per_node(
             StorageKind::VolumeAttachment.gvr(),
-            required,
+            WatchRequirement::Optional,
             |attachment: &VolumeAttachment| vec![attachment.spec.node_name.clone()],
         ),
         drivers: scales.then(|| points.watch(StorageKind::CsiDriver.gvr(), required)),
