@@ -9,6 +9,7 @@ mod conformance;
 mod control_plane;
 mod controllers;
 mod demos;
+mod deployments;
 mod drain;
 mod extender;
 mod gang;
@@ -49,6 +50,7 @@ mod embedded_apiserver;
 mod manifest;
 mod median;
 mod process;
+mod process_kubelet;
 mod programs;
 mod run_folder;
 mod scheduler_role_bindings;
@@ -92,6 +94,8 @@ enum E2eCommand {
     KubernetesTests(kubernetes_tests::Args),
     /// Compare the embedded controllers with kube-controller-manager.
     Controllers(controllers::Args),
+    /// Run the manifests of deploy/, and those of others, with our images on a real control plane.
+    Deployments(deployments::Args),
     /// Benchmark scheduling of pods that are already pending.
     Drain(drain::Args),
     /// Send the writes of a scheduler without deciding anything; `drain --null-scheduler` starts it.
@@ -153,13 +157,22 @@ struct ControlPlaneArgs {
 
 /// Returns whether all checks passed.
 pub fn run(args: &Args) -> Result<bool> {
+    on_runtime(dispatch(&args.what))
+}
+
+/// Runs images, by name, as the pods of manifests on a real control plane; returns whether all checks passed.
+pub fn check_images(images: &[(&'static str, crate::image::Unpacked)]) -> Result<bool> {
+    on_runtime(deployments::check(images))
+}
+
+fn on_runtime(work: impl Future<Output = Result<bool>>) -> Result<bool> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().context("starting the network runtime")?;
     let done = runtime.block_on(async {
         let mut terminated = signal(SignalKind::terminate()).context("listening for signals")?;
         // Dropping the future stops the processes that it has started.
         tokio::select! {
-            done = dispatch(&args.what) => done,
+            done = work => done,
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
             _ = terminated.recv() => bail!("terminated"),
         }
@@ -181,6 +194,7 @@ async fn dispatch(what: &E2eCommand) -> Result<bool> {
         E2eCommand::KubernetesTests(args) => kubernetes_tests::run(args).await,
         E2eCommand::Controllers(args) => controllers::run(args).await,
         E2eCommand::Demos => demos::run(),
+        E2eCommand::Deployments(args) => deployments::run(args).await,
         E2eCommand::Drain(args) => drain::run(args).await,
         E2eCommand::NullScheduler(args) => null_scheduler::run(args).await,
         E2eCommand::Replicas(args) => replicas::run(args).await,

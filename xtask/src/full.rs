@@ -57,6 +57,7 @@ const STEPS: &[Step] = &[
     Xtask("e2e volumes"),
     Xtask("e2e gangs --rounds 7 --check"),
     Xtask("e2e manifests"),
+    Xtask("e2e deployments"),
     Xtask("image --check"),
     Xtask("image --check-reproducible"),
 ];

@@ -4,19 +4,25 @@
 mod build;
 mod check;
 mod contents;
+mod finished;
 mod layer;
 mod layout;
 mod push;
 mod sbom;
 mod two_builds;
+mod unpacked;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use flate2::Compression;
 use serde_json::Value;
 
+pub use unpacked::Unpacked;
+
 use build::{Architecture, Toolchain};
+use check::Programs;
 use contents::{GROUP, IMAGES, Image, PASSWD};
 use layer::{Entries, Entry, add_file, add_link};
 use layout::{Layout, Release};
@@ -46,9 +52,13 @@ pub struct Args {
     /// Push the images to this registry, with the credentials of Docker's configuration file: `localhost:5000`, `registry.example.com/team`.
     #[arg(long, value_name = "REGISTRY", value_parser = Registry::parse)]
     push: Option<Registry>,
-    /// Read the images back, and run their programs in Linux namespaces; those of other architectures are not run.
+    /// Read the images back, and run their programs in Linux namespaces: alone, and as the pods of manifests on a real API server, for which one
+    /// must be root. Those of other architectures are not run.
     #[arg(long)]
     check: bool,
+    /// Check images with the programs in this folder, such as target/release, and the shared libraries that they need; nothing is built.
+    #[arg(long, value_name = "FOLDER", requires = "check", conflicts_with_all = ["architectures", "archive", "push"])]
+    programs: Option<PathBuf>,
     /// Only build the images in two copies of the workspace, in two folders, and check that the results are equal.
     #[arg(long, conflicts_with_all = ["output", "archive", "push", "check"])]
     check_reproducible: bool,
@@ -63,7 +73,13 @@ pub fn run(args: &Args) -> Result<bool> {
         let build = |copy: &Toolchain| build(&images, &args.architectures, copy, &release);
         return two_builds::are_equal(&toolchain, build);
     }
-    let files = build(&images, &args.architectures, &toolchain, &release)?;
+    let files = match &args.programs {
+        Some(folder) => {
+            let program = |package: &str| folder.join(package);
+            from_programs(&images, program, &toolchain, &release)?
+        }
+        None => build(&images, &args.architectures, &toolchain, &release)?,
+    };
     let folder = args.output.clone().unwrap_or_else(|| toolchain.target_folder().join("images"));
     layout::write_folder(&files, &folder)?;
     println!("OCI image layout: {}", folder.display());
@@ -72,11 +88,8 @@ pub fn run(args: &Args) -> Result<bool> {
             .with_context(|| format!("writing {}", archive.display()))?;
         println!("archive: {}", archive.display());
     }
-    if args.check {
-        let scratch = toolchain.target_folder().join("images-unpacked");
-        for &architecture in &args.architectures {
-            check::check(&folder, &images, &release.tag, architecture, &scratch)?;
-        }
+    if args.check && !check(args, &images, &folder, &toolchain, &release)? {
+        return Ok(false);
     }
     if let Some(registry) = &args.push {
         let config = docker_config()?;
@@ -85,6 +98,54 @@ pub fn run(args: &Args) -> Result<bool> {
         runtime.block_on(push::push(&files, registry, config.as_deref()))?;
     }
     Ok(true)
+}
+
+/// Reads images back, and runs their programs: alone, and as pods.
+fn check(
+    args: &Args,
+    images: &[&Image],
+    layout: &Path,
+    toolchain: &Toolchain,
+    release: &Release,
+) -> Result<bool> {
+    let scratch = toolchain.target_folder().join("images-unpacked");
+    let programs = if args.programs.is_some() { Programs::Given } else { Programs::Built };
+    let mut is_good = true;
+    for &architecture in &args.architectures {
+        let runnable =
+            check::check(layout, images, &release.tag, architecture, &scratch, programs)?;
+        if !runnable.is_empty() {
+            is_good &= crate::e2e::check_images(&runnable)?;
+        }
+    }
+    std::fs::remove_dir_all(&scratch).with_context(|| format!("removing {}", scratch.display()))?;
+    Ok(is_good)
+}
+
+/// The names of all images.
+pub fn names() -> Vec<&'static str> {
+    IMAGES.iter().map(|image| image.name).collect()
+}
+
+/// All images with finished programs, by package, written into a folder and read back.
+pub fn finished(
+    program: impl Fn(&str) -> PathBuf,
+    folder: &Path,
+) -> Result<Vec<(&'static str, Unpacked)>> {
+    let images = chosen(&[])?;
+    let toolchain = Toolchain::find(crate::root()?)?;
+    let release = release(None)?;
+    let files = from_programs(&images, program, &toolchain, &release)?;
+    let layout = folder.join("layout");
+    layout::write_folder(&files, &layout)?;
+    let architecture = Architecture::of_host()?.name();
+    let mut unpacked = Vec::new();
+    for image in images {
+        let reference = format!("{}:{}", image.name, release.tag);
+        let folder = folder.join(image.name);
+        unpacked.push((image.name, Unpacked::read(&layout, &reference, architecture, folder)?));
+    }
+    Ok(unpacked)
 }
 
 /// The images with these names; all without names.
@@ -112,7 +173,7 @@ fn build(
     let mut architectures = architectures.to_vec();
     architectures.sort_unstable();
     architectures.dedup();
-    let mut layout = Layout::new();
+    let mut layout = Layout::new(Compression::best());
     for architecture in architectures {
         let programs = toolchain.build(architecture, &packages)?;
         let tree = toolchain.tree(architecture, &packages)?;
@@ -137,6 +198,34 @@ fn build(
                 image.name
             );
         }
+    }
+    layout.finish()
+}
+
+/// Images of this machine's architecture with the programs of these packages, which are finished; returns the files of their layout.
+fn from_programs(
+    images: &[&Image],
+    program: impl Fn(&str) -> PathBuf,
+    toolchain: &Toolchain,
+    release: &Release,
+) -> Result<Entries> {
+    let architecture = Architecture::of_host()?;
+    let packages: Vec<&str> = IMAGES.iter().map(|image| image.package).collect();
+    let tree = toolchain.tree(architecture, &packages)?;
+    let mut layout = Layout::new(Compression::fast());
+    for image in images {
+        let path = program(image.package);
+        let Ok(content) = std::fs::read(&path) else {
+            bail!(
+                "there is no program {}: `cargo build --release --workspace --bins` builds all",
+                path.display()
+            )
+        };
+        let sbom = sbom(image, &tree, toolchain, release)?;
+        let mut entries = entries(toolchain.root(), image, content, sbom)?;
+        finished::add_libraries(&mut entries, &path)
+            .with_context(|| format!("the libraries of {}", path.display()))?;
+        layout.add_image(image, architecture.name(), &entries, release)?;
     }
     layout.finish()
 }

@@ -30,6 +30,16 @@ pub fn policy_for_bindings_and_leases() -> Value {
         {"level": "None"}]))
 }
 
+/// A policy that logs bindings with the pod's uid, and every other request of the accounts in kube-system without its body.
+pub fn policy_for_bindings_and_accounts() -> Value {
+    let bindings = json!([{"group": "", "resources": ["pods/binding"]}]);
+    let groups = ["system:serviceaccounts:kube-system"];
+    policy(json!([
+        {"level": "Request", "verbs": ["create"], "resources": bindings},
+        {"level": "Metadata", "userGroups": groups},
+        {"level": "None"}]))
+}
+
 /// A policy that logs the writes of `user` to pods, claims and volumes, with their bodies.
 pub fn policy_for_writes_with_volumes(user: &str) -> Value {
     let resources = [

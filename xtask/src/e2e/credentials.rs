@@ -57,7 +57,8 @@ impl Credentials {
         let issuer = Issuer::new(params, ca_key);
         credentials.write("ca.crt", &ca.pem())?;
 
-        let names = ["127.0.0.1", "localhost", "kubernetes.default.svc", "kubernetes"];
+        // The last one is the address of the Service `kubernetes`.
+        let names = ["127.0.0.1", "localhost", "kubernetes.default.svc", "kubernetes", "10.96.0.1"];
         let names = names.map(str::to_owned).to_vec();
         let mut params = CertificateParams::new(names).context("naming the API server")?;
         params.distinguished_name.push(DnType::CommonName, "kube-apiserver");

@@ -6,7 +6,7 @@
 
 mod apply;
 mod least_roles;
-mod rendered;
+pub mod rendered;
 mod values;
 
 use std::path::PathBuf;

@@ -34,6 +34,12 @@ impl Architecture {
         }
     }
 
+    /// That of this machine.
+    pub fn of_host() -> Result<Architecture> {
+        let mut all = [Architecture::Amd64, Architecture::Arm64].into_iter();
+        all.find(|it| it.is_host()).context("there are no images for this machine's architecture")
+    }
+
     /// Whether programs of this architecture run on this machine.
     pub fn is_host(self) -> bool {
         std::env::consts::ARCH == self.rust_name()

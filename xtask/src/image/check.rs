@@ -1,19 +1,16 @@
 //! Reads images back as a container runtime does, and runs their entry points, isolated by Linux namespaces: no network, no other processes, and
 //! only the files of the image.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use flate2::read::GzDecoder;
 use serde_json::Value;
 
 use super::build::Architecture;
 use super::contents::{Image, USER};
-use super::layout::{INDEX_TYPE, MANIFEST_TYPE, blob_path, digest_of};
+use super::unpacked::Unpacked;
 
 /// What a container must print when it is run with these arguments.
 struct Run {
@@ -61,117 +58,62 @@ const fn run(
     Run { image, command, arguments, exit_code, output }
 }
 
-/// An image that was read back: its configuration, and a folder with its files.
-struct Unpacked {
-    folder: PathBuf,
-    config: Value,
+/// What is expected of the programs in the images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Programs {
+    /// Those that this command has built.
+    Built,
+    /// Others, which may have more features.
+    Given,
 }
 
-/// Reads images of a layout back, and runs those that this machine can run. `scratch` is a folder for their files; it is replaced, and removed at
-/// the end.
+impl Run {
+    /// Whether it shows what is left out of the programs of images.
+    fn is_of_build(&self) -> bool {
+        self.output.starts_with("unrecognized subcommand")
+    }
+}
+
+/// Reads images of a layout back into folders of `scratch`, and runs those that this machine can run. Returns these, by name.
 pub fn check(
     layout: &Path,
     images: &[&Image],
     tag: &str,
     architecture: Architecture,
     scratch: &Path,
-) -> Result<()> {
+    programs: Programs,
+) -> Result<Vec<(&'static str, Unpacked)>> {
     let mut n_runs = 0;
+    let mut runnable = Vec::new();
     for image in images {
         let reference = format!("{}:{tag}", image.name);
         let folder = scratch.join(image.name);
-        let unpacked = unpack(layout, &reference, architecture.name(), folder)
+        let unpacked = Unpacked::read(layout, &reference, architecture.name(), folder)
             .with_context(|| format!("reading back {reference}"))?;
         check_config(&unpacked, image)
             .with_context(|| format!("the configuration of {reference}"))?;
         if !architecture.is_host() {
             continue;
         }
-        for run in RUNS.iter().filter(|run| run.image == image.name) {
-            unpacked.run(run)?;
+        let is_wanted = |run: &&Run| {
+            run.image == image.name && (programs == Programs::Built || !run.is_of_build())
+        };
+        for run in RUNS.iter().filter(is_wanted) {
+            run_in(&unpacked, run)?;
             n_runs += 1;
         }
+        runnable.push((image.name, unpacked));
     }
-    fs::remove_dir_all(scratch).with_context(|| format!("removing {}", scratch.display()))?;
     println!(
         "{}: {} images were read back, {n_runs} commands ran in them",
         architecture.name(),
         images.len()
     );
-    Ok(())
-}
-
-/// The blob of a descriptor, if its size and digest are as the descriptor says.
-fn blob(layout: &Path, descriptor: &Value) -> Result<Vec<u8>> {
-    let digest = descriptor["digest"].as_str().context("a descriptor has a digest")?;
-    let path = layout.join(blob_path(digest));
-    let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-    ensure!(descriptor["size"] == bytes.len(), "the size of {digest} is {}", bytes.len());
-    ensure!(
-        digest_of(&bytes) == digest,
-        "the digest of {} is {}",
-        path.display(),
-        digest_of(&bytes)
-    );
-    Ok(bytes)
-}
-
-fn json_blob(layout: &Path, descriptor: &Value) -> Result<Value> {
-    serde_json::from_slice(&blob(layout, descriptor)?).context("reading JSON")
-}
-
-/// Finds an image by its reference, and unpacks its layers into a new folder.
-fn unpack(layout: &Path, reference: &str, architecture: &str, folder: PathBuf) -> Result<Unpacked> {
-    let index = fs::read(layout.join("index.json")).context("reading index.json")?;
-    let index: Value = serde_json::from_slice(&index).context("reading index.json")?;
-    let named = |it: &&Value| it["annotations"]["org.opencontainers.image.ref.name"] == reference;
-    let mut found = manifests(&index).find(named).cloned();
-    if let Some(several) = found.as_ref().filter(|it| it["mediaType"] == INDEX_TYPE) {
-        let index = json_blob(layout, several)?;
-        found =
-            manifests(&index).find(|it| it["platform"]["architecture"] == architecture).cloned();
-    }
-    let found = found.context("it is not in the index")?;
-    ensure!(found["mediaType"] == MANIFEST_TYPE, "its media type is {}", found["mediaType"]);
-    let manifest = json_blob(layout, &found)?;
-    let config = json_blob(layout, &manifest["config"])?;
-    ensure!(
-        config["architecture"] == architecture,
-        "its architecture is {}",
-        config["architecture"]
-    );
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
-    }
-    let layers = manifest["layers"].as_array().context("a manifest has layers")?;
-    let diff_ids =
-        config["rootfs"]["diff_ids"].as_array().context("a configuration has diff_ids")?;
-    ensure!(
-        layers.len() == diff_ids.len(),
-        "{} layers and {} diff_ids",
-        layers.len(),
-        diff_ids.len()
-    );
-    for (layer, diff_id) in layers.iter().zip(diff_ids) {
-        let mut archive = Vec::new();
-        let compressed = blob(layout, layer)?;
-        GzDecoder::new(&compressed[..])
-            .read_to_end(&mut archive)
-            .context("decompressing a layer")?;
-        ensure!(*diff_id == digest_of(&archive), "the diff_id of a layer is {diff_id}");
-        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-        let unpacked = tar::Archive::new(&archive[..]).unpack(&folder);
-        unpacked.with_context(|| format!("unpacking into {}", folder.display()))?;
-    }
-    Ok(Unpacked { folder, config })
-}
-
-fn manifests(index: &Value) -> impl Iterator<Item = &Value> {
-    index["manifests"].as_array().into_iter().flatten()
+    Ok(runnable)
 }
 
 fn check_config(unpacked: &Unpacked, image: &Image) -> Result<()> {
-    let config = &unpacked.config["config"];
+    let config = unpacked.config();
     ensure!(config["User"] == USER, "the user is {}", config["User"]);
     let entry_point = Value::from(image.entry_point());
     ensure!(config["Entrypoint"] == entry_point, "the entry point is {}", config["Entrypoint"]);
@@ -187,59 +129,40 @@ fn check_config(unpacked: &Unpacked, image: &Image) -> Result<()> {
     Ok(())
 }
 
-impl Unpacked {
-    /// Runs the entry point as a container: with the image's user, environment and files, without network and other processes.
-    fn run(&self, run: &Run) -> Result<()> {
-        let entry_point = self.config["config"]["Entrypoint"].as_array().into_iter().flatten();
-        let mut line: Vec<&str> = match run.command {
-            Some(command) => vec![command],
-            None => entry_point.filter_map(Value::as_str).collect(),
-        };
-        line.extend(run.arguments);
-        let shown = || format!("{} in {}", line.join(" "), run.image);
-        let mut unshare = self.isolated()?;
-        unshare.args(&line).stdin(Stdio::null());
-        let output = unshare.output().context("running unshare, of the package util-linux")?;
-        let text = [output.stdout, output.stderr].concat();
-        let text = String::from_utf8_lossy(&text);
-        ensure!(
-            output.status.code() == Some(run.exit_code) && text.contains(run.output),
-            "{}: expected exit code {} and {:?}, found {} and\n{text}",
-            shown(),
-            run.exit_code,
-            run.output,
-            output.status
-        );
-        Ok(())
-    }
+/// Runs the entry point as a container: with the image's user, environment and files, without network and other processes.
+fn run_in(image: &Unpacked, run: &Run) -> Result<()> {
+    let mut line: Vec<&str> = match run.command {
+        Some(command) => vec![command],
+        None => image.entry_point(),
+    };
+    line.extend(run.arguments);
+    let shown = || format!("{} in {}", line.join(" "), run.image);
+    let mut unshare = isolated(image)?;
+    unshare.args(&line).stdin(Stdio::null());
+    let output = unshare.output().context("running unshare, of the package util-linux")?;
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    ensure!(
+        output.status.code() == Some(run.exit_code) && text.contains(run.output),
+        "{}: expected exit code {} and {:?}, found {} and\n{text}",
+        shown(),
+        run.exit_code,
+        run.output,
+        output.status
+    );
+    Ok(())
+}
 
-    /// `unshare` with the image's settings; what it runs is still to be added.
-    fn isolated(&self) -> Result<Command> {
-        let config = &self.config["config"];
-        let user = config["User"].as_str().and_then(|user| user.split_once(':'));
-        let (user, group) = user.context("the user is UID:GID")?;
-        let environment: BTreeMap<&str, &str> = config["Env"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|it| it.as_str()?.split_once('='))
-            .collect();
-        // By its path, because the search path is that of the image.
-        let mut unshare = Command::new("/usr/bin/unshare");
-        unshare.args([
-            "--user",
-            "--mount",
-            "--net",
-            "--ipc",
-            "--uts",
-            "--pid",
-            "--fork",
-            "--kill-child",
-        ]);
-        unshare.args([format!("--map-user={user}"), format!("--map-group={group}")]);
-        unshare.arg(format!("--root={}", self.folder.display()));
-        unshare.arg(format!("--wd={}", config["WorkingDir"].as_str().unwrap_or("/")));
-        unshare.arg("--").env_clear().envs(environment);
-        Ok(unshare)
-    }
+/// `unshare` with the image's settings; what it runs is still to be added.
+fn isolated(image: &Unpacked) -> Result<Command> {
+    let (user, group) = image.user()?;
+    // By its path, because the search path is that of the image.
+    let mut unshare = Command::new("/usr/bin/unshare");
+    unshare.args(["--user", "--mount", "--net", "--ipc", "--uts", "--pid", "--fork"]);
+    unshare.arg("--kill-child");
+    unshare.args([format!("--map-user={user}"), format!("--map-group={group}")]);
+    unshare.arg(format!("--root={}", image.folder.display()));
+    unshare.arg(format!("--wd={}", image.working_directory()));
+    unshare.arg("--").env_clear().envs(image.environment());
+    Ok(unshare)
 }

@@ -69,8 +69,8 @@ pub fn tar(entries: &Entries, seconds: u64) -> Result<Vec<u8>> {
 }
 
 /// Compresses bytes: the same for the same input and version of the library.
-pub fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
-    let mut gzip = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
+pub fn gzip(bytes: &[u8], level: Compression) -> Result<Vec<u8>> {
+    let mut gzip = GzBuilder::new().mtime(0).write(Vec::new(), level);
     gzip.write_all(bytes).and_then(|()| gzip.finish()).context("compressing a layer")
 }
 
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn the_compressed_layer_has_no_time_stamp() {
         let archive = tar(&example(), 1).unwrap();
-        let compressed = gzip(&archive).unwrap();
+        let compressed = gzip(&archive, Compression::best()).unwrap();
         // Magic number, method, no flags, and four bytes of time (RFC 1952).
         assert_eq!(compressed[..8], [0x1f, 0x8b, 8, 0, 0, 0, 0, 0]);
         let mut back = Vec::new();

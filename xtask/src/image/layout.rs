@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use flate2::Compression;
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
@@ -35,6 +36,7 @@ pub struct Layout {
     images: BTreeMap<String, Vec<Value>>,
     /// Docker's list of images.
     docker_images: Vec<Value>,
+    compression: Compression,
 }
 
 /// `sha256:` and the digest in hexadecimal.
@@ -48,9 +50,10 @@ pub fn blob_path(digest: &str) -> String {
 }
 
 impl Layout {
-    /// A layout without images.
-    pub fn new() -> Layout {
-        Layout { files: Entries::new(), images: BTreeMap::new(), docker_images: Vec::new() }
+    /// A layout without images, for layers that are compressed like this.
+    pub fn new(compression: Compression) -> Layout {
+        let (files, images) = (Entries::new(), BTreeMap::new());
+        Layout { files, images, docker_images: Vec::new(), compression }
     }
 
     /// Adds an image for one architecture (as OCI names it); returns the size of its compressed layer.
@@ -62,7 +65,7 @@ impl Layout {
         release: &Release,
     ) -> Result<usize> {
         let tar = layer::tar(entries, release.seconds)?;
-        let compressed = layer::gzip(&tar)?;
+        let compressed = layer::gzip(&tar, self.compression)?;
         let n_bytes = compressed.len();
         let config = config(image, architecture, &digest_of(&tar), release)?;
         let layer = self.add_blob(LAYER_TYPE, compressed);
@@ -238,7 +241,7 @@ mod tests {
 
     #[test]
     fn images_are_listed_by_reference() {
-        let mut layout = Layout::new();
+        let mut layout = Layout::new(Compression::best());
         let mut entries = Entries::new();
         layer::add_file(&mut entries, "/bin/loadmaster", 0o755, b"program".to_vec());
         layout.add_image(&IMAGES[0], "amd64", &entries, &release()).unwrap();

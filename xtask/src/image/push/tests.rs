@@ -119,7 +119,7 @@ impl TestRegistry {
 }
 
 fn layout(architectures: &[&str]) -> Entries {
-    let mut layout = Layout::new();
+    let mut layout = Layout::new(flate2::Compression::best());
     let mut entries = Entries::new();
     add_file(&mut entries, "/bin/loadmaster", 0o755, b"program".to_vec());
     let (tag, version, revision) = ("v1".to_owned(), "0.1.0".to_owned(), "0123".to_owned());
