@@ -59,10 +59,10 @@ pub const POLICY_NAMESPACE: &str = "kube-system";
 pub fn policy_source(document: &Document) -> Result<Option<PolicySource>, Vec<LocatedError>> {
     let Ok(mut value) = document.decode_value() else { return Ok(None) };
     let is_v1alpha1 = value["apiVersion"] == ConfigVersion::V1Alpha1.api_version();
-    let policy = value["algorithmSource"]["policy"].take();
-    if policy.is_null() || !is_v1alpha1 {
+    let policy = value.pointer_mut("/algorithmSource/policy").map(Value::take);
+    let Some(policy) = policy.filter(|policy| !policy.is_null() && is_v1alpha1) else {
         return Ok(None);
-    }
+    };
     let (source, errors) = decode_with_all_errors::<WrittenSource>(policy);
     let mut errors: Vec<FieldError> =
         errors.into_iter().map(|error| error.with_path_prefix("algorithmSource.policy")).collect();

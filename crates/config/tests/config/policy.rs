@@ -242,3 +242,16 @@ fn where_a_configuration_says_its_policy_is() {
     let misspelt = source("{files: {path: p}}").unwrap_err();
     assert!(misspelt.iter().any(|error| error.contains("unknown field `files`")), "{misspelt:?}");
 }
+
+#[test]
+fn a_file_that_is_no_object_refers_to_no_policy() {
+    for text in [
+        "a",
+        "- b",
+        "algorithmSource: c",
+        "apiVersion: kubescheduler.config.k8s.io/v1alpha1\nalgorithmSource: [d]",
+    ] {
+        let document = loadmaster_api::document::Document::new("f", text.to_owned());
+        assert_eq!(loadmaster_config::policy_source(&document), Ok(None), "{text}");
+    }
+}

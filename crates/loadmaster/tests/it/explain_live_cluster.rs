@@ -86,13 +86,14 @@ fn a_live_cluster_is_explained() {
 }
 
 #[test]
-fn missing_kinds_around_volumes_are_one_note_of_a_pod_with_volumes() {
+fn missing_kinds_around_volumes_are_notes_of_a_pod_with_volumes() {
     let text = cluster().run(&["explain", "db", "--kubeconfig", "kubeconfig"]);
     let notes: Vec<&str> = text.lines().filter(|line| line.starts_with("2> note")).collect();
     assert_eq!(
         notes,
         [
-            "2> note: this cluster has no persistentvolumeclaims, persistentvolumes, csidrivers, csinodes, csistoragecapacities, storageclasses, volumeattachments: a scheduler does not schedule pods before it has read them"
+            "2> note: this cluster has no volumeattachments: plugins that watch them see none",
+            "2> note: this cluster has no persistentvolumeclaims, persistentvolumes, csidrivers, csinodes, csistoragecapacities, storageclasses: a scheduler does not schedule pods before it has read them"
         ]
     );
 }
