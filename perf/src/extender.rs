@@ -303,7 +303,7 @@ impl Bench {
     }
 
     /// Calls the extender, as the daemon does.
-    fn send_request(&mut self, ExtenderCall { id, request }: ExtenderCall) -> Result<()> {
+    fn send_request(&mut self, ExtenderCall { id, request, .. }: ExtenderCall) -> Result<()> {
         let extender: &Extender = self.extenders.get(request.extender).context("an extender")?;
         let verb = request.operation.verb();
         let (url, action, timeout) =

@@ -7,13 +7,14 @@
 mod kube_client;
 mod pool;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use std::sync::Arc;
+use tokio::time::Instant;
 
 use crate::connect::{Cluster, Unsigned};
 use crate::status::error_chain;
@@ -62,6 +63,32 @@ impl ApiClients {
             services: client("services", 2, 64),
         }
     }
+
+    /// The same clients, which report each response, or that there is none, to `observer`.
+    #[must_use]
+    pub fn observed_by(mut self, observer: RequestObserver) -> ApiClients {
+        let ApiClients { bind, other, watch, events, lease, services } = &mut self;
+        for client in [bind, other, watch, events, lease, services] {
+            client.observer = Some(observer.clone());
+        }
+        self
+    }
+}
+
+/// Receives the outcome of every request.
+pub type RequestObserver = Arc<dyn Fn(&RequestOutcome<'_>) + Send + Sync>;
+
+/// The outcome of a request: the head of its response, or none.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestOutcome<'a> {
+    /// The HTTP method.
+    pub method: &'a Method,
+    /// `HOST:PORT` of the API server.
+    pub host: &'a str,
+    /// The status code; `None` without a response.
+    pub status: Option<u16>,
+    /// The time since it was sent.
+    pub duration: Duration,
 }
 
 /// A request.
@@ -201,6 +228,7 @@ pub struct ResponseStream {
 pub struct ApiClient {
     pool: Arc<Pool>,
     server: Arc<str>,
+    observer: Option<RequestObserver>,
 }
 
 /// A request to send, or to send again.
@@ -231,7 +259,7 @@ impl Cluster {
     /// A client with its own connection pool. No connection is opened before the first request.
     pub fn client(&self, name: &'static str, limits: ConnectionLimits) -> ApiClient {
         let server = self.server().into();
-        ApiClient { pool: Arc::new(Pool::new(self.clone(), name, limits)), server }
+        ApiClient { pool: Arc::new(Pool::new(self.clone(), name, limits)), server, observer: None }
     }
 }
 
@@ -289,9 +317,16 @@ impl ApiClient {
             let signed = cluster.add_credentials(unsigned).await;
             let signed = signed.map_err(|error| self.not_sent(error_chain(&*error).into()))?;
             *was_sent = true;
+            let mut sent = SentRequest::new(self, request.method);
             match slot.send(signed).await {
-                Ok(response) => return Ok((response, slot)),
-                Err(None) => *was_sent = false,
+                Ok(response) => {
+                    sent.status = Some(response.status().as_u16());
+                    return Ok((response, slot));
+                }
+                Err(None) => {
+                    sent.was_sent = false;
+                    *was_sent = false;
+                }
                 Err(Some(error)) => {
                     let text = error_chain(&error).into();
                     return Err(SendError::Lost { server: self.server.clone(), text });
@@ -353,6 +388,35 @@ impl ApiClient {
 
     fn timed_out(&self, after: Duration, was_sent: bool) -> SendError {
         SendError::TimedOut { server: self.server.clone(), after, was_sent }
+    }
+}
+
+/// Reports the outcome of a request when it is dropped, which is also what a timeout does.
+struct SentRequest<'a> {
+    client: &'a ApiClient,
+    method: &'a Method,
+    began: Instant,
+    status: Option<u16>,
+    was_sent: bool,
+}
+
+impl<'a> SentRequest<'a> {
+    fn new(client: &'a ApiClient, method: &'a Method) -> SentRequest<'a> {
+        SentRequest { client, method, began: Instant::now(), status: None, was_sent: true }
+    }
+}
+
+impl Drop for SentRequest<'_> {
+    fn drop(&mut self) {
+        let Some(observer) = self.client.observer.as_ref().filter(|_| self.was_sent) else {
+            return;
+        };
+        observer(&RequestOutcome {
+            method: self.method,
+            host: &self.client.pool.cluster().address().authority,
+            status: self.status,
+            duration: self.began.elapsed(),
+        });
     }
 }
 

@@ -38,7 +38,9 @@ pub mod reflector;
 pub mod remote_scheduler;
 pub mod status;
 
-pub use api_client::{ApiClient, ApiClients, Reply, Request, SendError};
+pub use api_client::{
+    ApiClient, ApiClients, Reply, Request, RequestObserver, RequestOutcome, SendError,
+};
 pub use cluster_reader::{
     ClusterObjects, ClusterReadOptions, KubeconfigSource, ReadClusterError, read_cluster,
 };

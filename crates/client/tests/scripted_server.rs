@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,7 +27,7 @@ use loadmaster_client::reflector::{
 };
 use loadmaster_client::{
     ApiClients, Credentials, Kind, KubeconfigSource, RemoteScheduler, RemoteSchedulerOptions,
-    Request, SendError,
+    Request, RequestOutcome, SendError,
 };
 use loadmaster_framework::api_calls::{ApiRequest, Verb};
 use serde_json::json;
@@ -290,6 +291,7 @@ async fn the_outcome_of_a_bind_whose_reply_is_lost_is_read() {
                 409,
                 json!({"kind": "Status", "reason": "Conflict", "message": "no"}).to_string(),
             ),
+            ("POST", "forbidden") => ServerReply::Reply(403, "{}".to_owned()),
             ("POST", _) => ServerReply::Disconnect,
             ("GET", "lost") => node("a"),
             ("GET", "elsewhere") => node("b"),
@@ -297,28 +299,48 @@ async fn the_outcome_of_a_bind_whose_reply_is_lost_is_read() {
         }
     }))
     .await;
-    let clients = ApiClients::new(&server.cluster().await);
+    let (outcomes_sender, mut outcomes) = mpsc::unbounded_channel();
+    let clients = ApiClients::new(&server.cluster().await).observed_by(Arc::new(move |outcome| {
+        let RequestOutcome { method, status, .. } = outcome;
+        let _ = outcomes_sender.send(format!("{method} {status:?}"));
+    }));
     let (out, mut finished) = mpsc::channel(100);
     let calls = ApiDispatcher::start(&clients, ApiDispatcherLimits::default(), out);
-    let pods = ["good", "taken", "lost", "elsewhere", "deleted"];
+    let pods = ["good", "taken", "lost", "elsewhere", "deleted", "forbidden"];
     for (id, pod) in pods.iter().enumerate() {
         calls.submit(bind(id as u64, pod)).unwrap();
     }
-    let mut outcomes = vec![String::new(); pods.len()];
+    let mut results = vec![String::new(); pods.len()];
     for _ in pods {
         let FinishedCall { id, outcome } = soon(finished.recv()).await.unwrap();
-        outcomes[id as usize] = match outcome {
+        results[id as usize] = match outcome {
             ApiCallOutcome::Done(_) => "done".to_owned(),
             ApiCallOutcome::Refused { status, reason, .. } => format!("{status} {reason}"),
             other => format!("{other:?}"),
         };
     }
     assert_eq!(
-        outcomes,
-        ["done", "409 Conflict", "done", r#"BoundElsewhere { node: "b" }"#, "404 "]
+        results,
+        ["done", "409 Conflict", "done", r#"BoundElsewhere { node: "b" }"#, "404 ", "403 "]
     );
     soon(calls.drain()).await;
-    assert_eq!(calls.stats().n_unknown_binds, 3);
+    let stats = calls.stats();
+    assert_eq!(stats.n_unknown_binds, 3);
+    let counts = (stats.n_binds_succeeded, stats.n_binds_in_conflict, stats.n_binds_failed);
+    assert_eq!(counts, (2, 3, 1));
+    let mut counts = BTreeMap::new();
+    while let Ok(outcome) = outcomes.try_recv() {
+        *counts.entry(outcome).or_insert(0) += 1;
+    }
+    let want = [
+        ("GET Some(200)", 2),
+        ("GET Some(404)", 1),
+        ("POST None", 3),
+        ("POST Some(201)", 1),
+        ("POST Some(403)", 1),
+        ("POST Some(409)", 1),
+    ];
+    assert_eq!(counts, want.map(|(outcome, n)| (outcome.to_owned(), n)).into());
     calls.close();
     assert!(calls.submit(bind(9, "good")).is_err());
 }

@@ -37,7 +37,10 @@ pub use component_base::{
     RestClientMetrics, WorkqueueMetrics,
 };
 pub use family::{Counters, Gauges, Histograms, UnlabeledCounter};
-pub use labels::{ApiCallResult, AttemptResult, CacheKind, EvaluatedExtensionPoint, QueueLabel};
+pub use labels::{
+    ApiCallResult, AttemptResult, BindResult, CacheKind, EvaluatedExtensionPoint, EventResult,
+    QueueLabel,
+};
 pub use loadmaster::LoadmasterMetrics;
 pub use resources::{PodResources, resource_metrics_text};
 pub use scheduler::SchedulerMetrics;
@@ -213,6 +216,7 @@ impl Metrics {
     /// `/metrics`.
     pub fn text(&self) -> String {
         self.scheduler.init_gauges();
+        self.loadmaster.init();
         let mut text = text_format::print(&self.families.gather());
         text.push_str(&process::text(self.families.disabled_metrics()));
         text.push_str(&text_format::print(&self.checks.gather()));

@@ -28,6 +28,7 @@ mod missing_kinds;
 mod observations;
 mod permissions;
 mod recording;
+mod reload;
 pub mod service;
 #[cfg(test)]
 mod testkit;
@@ -46,11 +47,11 @@ use loadmaster_client::reflector::{
     ObjectFormat, ReflectorEvent, ReflectorOptions, start_reflectors,
 };
 use loadmaster_client::{ApiClients, Cluster, ClusterOptions, ConnectError, Kind};
-use loadmaster_config::AllFeatureGates;
+use loadmaster_config::{AllFeatureGates, PrintError, SchedulerConfiguration};
 use loadmaster_engine::Profile;
-use loadmaster_engine::engine::{Engine, EngineOptions};
-use loadmaster_framework::WatchRequirement;
+use loadmaster_engine::engine::{Engine, EngineConfiguration, EngineOptions};
 use loadmaster_framework::plugin_metrics::MetricError;
+use loadmaster_framework::{Registry, WatchRequirement};
 use loadmaster_stdx::ErrorChain;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -71,6 +72,7 @@ use extender_calls::ExtenderCaller;
 use missing_kinds::MissingKinds;
 use recording::Recording;
 pub use recording::RecordingError;
+use reload::{ReloadSource, ReloadStatus, Reloader};
 use service::{RunningServices, Service, ServiceContext};
 
 /// Watch events that wait for the engine; when the channel is full, the watches stop reading from the API server.
@@ -122,14 +124,16 @@ pub enum RunError {
 }
 
 /// Runs a scheduler until it receives SIGTERM or SIGINT (exit code 0) or fails (exit code 1), as kube-scheduler. `out_of_tree` are the
-/// names of plugins that are not in-tree: they are written to recordings, which cannot be replayed without them.
+/// names of plugins that are not in-tree: they are written to recordings, which cannot be replayed without them. After SIGHUP, and when
+/// a file changes, the configuration is loaded again with the plugins of `registry`.
 pub fn run_scheduler(
     ready: CompletedConfig,
     services: &[Service],
     out_of_tree: &[String],
+    registry: &Registry,
 ) -> ExitCode {
     let logs = ready.logs.clone();
-    let ended = try_run(ready, services, out_of_tree);
+    let ended = try_run(ready, services, out_of_tree, registry);
     if let Err(error) = &ended {
         tracing::error!("{}", ErrorChain(error));
     }
@@ -148,11 +152,37 @@ pub fn build_engine(
     Engine::new(profiles.collect(), gates, options)
 }
 
+/// Another configuration for a running engine.
+///
+/// # Errors
+///
+/// When the configuration cannot be written as YAML.
+pub fn build_configuration(
+    config: &SchedulerConfiguration,
+    profiles: &[loadmaster_config::ResolvedProfile],
+    gates: &AllFeatureGates,
+) -> Result<EngineConfiguration, PrintError> {
+    let gates = gates.framework_gates();
+    let profiles = profiles.iter().map(|it| Arc::new(Profile::new(it, &gates)));
+    Ok(EngineConfiguration {
+        profiles: profiles.collect(),
+        initial_backoff: whole_seconds(config.pod_initial_backoff_seconds),
+        max_backoff: whole_seconds(config.pod_max_backoff_seconds),
+        yaml: config.to_v1_yaml()?,
+    })
+}
+
+fn whole_seconds(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
 fn try_run(
     ready: CompletedConfig,
     services: &[Service],
     out_of_tree: &[String],
+    registry: &Registry,
 ) -> Result<(), RunError> {
+    let options = ready.options.clone();
     let prepared = PreparedScheduler::new(ready, services, out_of_tree)?;
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
@@ -164,7 +194,9 @@ fn try_run(
                 _ = interrupt.recv() => {}
             }
         };
-        prepared.run(stop_signal).await
+        let hangup = signal(SignalKind::hangup()).map_err(RunError::Runtime)?;
+        let source = ReloadSource { options, registry: registry.clone(), hangup };
+        prepared.run(stop_signal, Some(source)).await
     });
     // Do not wait for tasks that still read watches.
     runtime.shutdown_background();
@@ -205,9 +237,14 @@ impl PreparedScheduler {
         Ok(PreparedScheduler { daemon, engine, recording, command_receiver })
     }
 
-    async fn run(self, stop_signal: impl Future<Output = ()>) -> Result<(), RunError> {
+    /// Runs until the signal. Without a source the configuration is never reloaded.
+    async fn run(
+        self,
+        stop_signal: impl Future<Output = ()>,
+        reload_source: Option<ReloadSource>,
+    ) -> Result<(), RunError> {
         let PreparedScheduler { daemon, engine, recording, command_receiver } = self;
-        daemon.run(engine, recording, command_receiver, stop_signal).await
+        daemon.run(engine, recording, command_receiver, reload_source, stop_signal).await
     }
 }
 
@@ -241,11 +278,10 @@ pub(crate) fn user_agent() -> String {
 }
 
 fn engine_options(loaded: &LoadedConfig, flags: &LoadmasterFlags) -> EngineOptions {
-    let seconds = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     EngineOptions {
         seed: random_seed(),
-        initial_backoff: seconds(loaded.config.pod_initial_backoff_seconds),
-        max_backoff: seconds(loaded.config.pod_max_backoff_seconds),
+        initial_backoff: whole_seconds(loaded.config.pod_initial_backoff_seconds),
+        max_backoff: whole_seconds(loaded.config.pod_max_backoff_seconds),
         max_in_unschedulable: loaded.pod_max_in_unschedulable_pods.to_std().unwrap_or_default(),
         shadow: flags.shadow,
         verify_every: flags.check_every,
@@ -274,11 +310,13 @@ impl Daemon {
         engine: Engine,
         recording: Option<Recording>,
         command_receiver: mpsc::UnboundedReceiver<Command>,
+        reload_source: Option<ReloadSource>,
         stop_signal: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
         let cluster = self.connect().await?;
-        let clients = ApiClients::new(&cluster);
         let metrics = self.ready.metrics.clone();
+        let observer = observations::request_observer(&metrics);
+        let clients = ApiClients::new(&cluster).observed_by(observer);
         let health = HealthStates {
             synced: HealthState::failing("handlers are not fully synchronized"),
             shutdown: HealthState::passing(),
@@ -303,7 +341,9 @@ impl Daemon {
         let permissions = permissions::permissions(engine.policy_rules());
         let reflector_options = self.reflector_options(kinds.clone(), engine.extra_fields());
         let (leading_sender, leading_receiver) = watch::channel(false);
-        let server = self.serve(&clients, &metrics, &health, elector.as_ref()).await?;
+        let (reload_status, status) = watch::channel(ReloadStatus::new(&self.ready.loaded.config));
+        let status = reload_source.is_some().then_some(status);
+        let server = self.serve(&clients, &metrics, &health, elector.as_ref(), status).await?;
         let mut thread = EngineThread::start(EngineLoop {
             engine,
             recording,
@@ -325,6 +365,29 @@ impl Daemon {
             kinds,
             leading: leading_sender,
         })?;
+        if let Some(source) = reload_source {
+            let options = reflector_options.clone();
+            let (client, sender) = (clients.watch.clone(), watch_event_sender.clone());
+            let watch_kinds = move |kinds| {
+                let options = ReflectorOptions { kinds, ..options.clone() };
+                let (client, sender) = (client.clone(), sender.clone());
+                tokio::spawn(async move {
+                    let _reflectors = start_reflectors(&client, &options, &sender);
+                    std::future::pending::<()>().await;
+                });
+            };
+            let reloader = Reloader {
+                source,
+                first: self.ready.loaded.config.clone(),
+                commands: self.commands.clone(),
+                metrics: metrics.clone(),
+                status: reload_status,
+                recorder: recorder.clone(),
+                lease: self.lease(elector.as_ref()),
+                watch_kinds: Box::new(watch_kinds),
+            };
+            tokio::spawn(reloader.run());
+        }
         let _watches =
             self.start_watches(&clients, elector.as_ref(), reflector_options, watch_event_sender);
         tokio::spawn(cache_debugger::dump_on_signal(
@@ -457,6 +520,7 @@ impl Daemon {
         metrics: &Arc<Metrics>,
         health: &HealthStates,
         elector: Option<&LeaderElector>,
+        reload_status: Option<watch::Receiver<ReloadStatus>>,
     ) -> Result<Option<Server>, RunError> {
         let mut endpoints =
             EndpointsConfig::new(&self.ready.options, &self.ready.loaded, metrics.clone());
@@ -482,6 +546,11 @@ impl Daemon {
         let logs = self.ready.logs.clone();
         endpoints.set_verbosity = Arc::new(move |verbosity| logs.set_verbosity(verbosity));
         endpoints.pod_resources = engine_queries::pod_resources(self.commands.clone());
+        if let Some(status) = reload_status {
+            let lines = status.clone();
+            endpoints.configz = Arc::new(move || status.borrow().configz.clone());
+            endpoints.status_lines = Arc::new(move || lines.borrow().lines());
+        }
         endpoints.routes = engine_queries::routes(&self.commands);
         Ok(serve::start_server(options, endpoints).await?)
     }

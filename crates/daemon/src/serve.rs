@@ -65,8 +65,10 @@ pub struct EndpointsConfig {
     pub metrics: Arc<Metrics>,
     /// `/healthz`, `/livez`, `/readyz`.
     pub health: Health,
-    /// `/configz`: the configuration as JSON.
-    pub configz: String,
+    /// `/configz`: the running configuration as JSON.
+    pub configz: Arc<dyn Fn() -> String + Send + Sync>,
+    /// Further lines of `/statusz`.
+    pub status_lines: Arc<dyn Fn() -> String + Send + Sync>,
     /// `/flagz`; `None` if it is not served (feature gate ComponentFlagz).
     pub flagz: Option<Vec<(String, String)>>,
     /// Whether `/statusz` is served (feature gate ComponentStatusz).
@@ -94,10 +96,12 @@ impl EndpointsConfig {
     pub fn new(options: &Options, loaded: &LoadedConfig, metrics: Arc<Metrics>) -> EndpointsConfig {
         let release = options.reported_version.trim_start_matches('v');
         let flagz = loaded.gates.enabled("ComponentFlagz");
+        let configz = loaded.config.to_v1_json().unwrap_or_default();
         EndpointsConfig {
             metrics,
             health: Health::default(),
-            configz: loaded.config.to_v1_json().unwrap_or_default(),
+            configz: Arc::new(move || configz.clone()),
+            status_lines: Arc::new(String::new),
             flagz: flagz.then(|| options.all_flag_values().to_vec()),
             has_statusz: loaded.gates.enabled("ComponentStatusz"),
             has_debug: loaded.config.enable_profiling,

@@ -27,6 +27,7 @@
 //! | `attempt_failure`, `scheduling_failure` | why a pod was not placed, and happens to it (upstream's `handleSchedulingFailure`) |
 //! | `stuck` | plugins that do not finish |
 //! | `conflicts` | conflicts with other schedulers |
+//! | `profiles`, `reconfigure` | the profiles, and how those of another configuration replace them |
 //! | `rejection_summary`, `last_attempt`, `scheduling_state` | the record of a failed attempt, and the state of a pod for `explain --last` |
 //! | `shadow` | comparing decisions with those of another scheduler |
 //! | `nominator` | nominated nodes of pending pods (upstream's `nominator`) |
@@ -38,6 +39,7 @@ mod attempt_failure;
 mod bind;
 mod binding_cycle;
 mod call_owner;
+mod configuration;
 pub mod conflicts;
 mod deferred_events;
 pub mod effect;
@@ -54,6 +56,8 @@ mod plugin_handle;
 mod plugin_objects;
 mod plugin_waits;
 mod post_filter;
+mod profiles;
+mod reconfigure;
 mod rejection_summary;
 mod scheduling_cycle;
 mod scheduling_failure;
@@ -77,11 +81,11 @@ use crate::explain::{Explanation, explain_pod};
 use crate::guard::{self, PluginPanic};
 use crate::profile::Profile;
 use crate::queue::{IncomingPods, ProfileIdx, Queue};
-use crate::scheduler::Scheduler;
 use crate::time::{MonoTime, Now};
 
 use assumed_pod::AssumedPod;
 use call_owner::CallOwner;
+pub use configuration::EngineConfiguration;
 pub use conflicts::{Conflict, ConflictKind, ConflictingPod};
 use deferred_events::DeferredEvents;
 pub use effect::{
@@ -97,6 +101,8 @@ use plugin_handle::{EventRegistrations, PluginHandle};
 use plugin_objects::Publication;
 use plugin_waits::PluginWaits;
 use post_filter::PostFilterRun;
+pub(crate) use profiles::{ProfileScheduler, Profiles};
+use reconfigure::OtherPod;
 pub use shadow::{ShadowComparison, ShadowResult};
 use status_patch::StatusPatches;
 pub use stuck::StuckPlugin;
@@ -152,12 +158,6 @@ pub enum CycleResult {
 /// One in this many engine calls measures the execution time of plugins (upstream's `pluginMetricsSamplePercent` is 10).
 const PLUGIN_SAMPLE_EVERY: u64 = 10;
 
-/// A profile with the scheduler that decides by it.
-pub(crate) struct ProfileScheduler {
-    pub profile: Arc<Profile>,
-    pub scheduler: Scheduler,
-}
-
 /// A pod of our profiles that has no node yet, as the API server has it.
 pub(crate) struct PendingPod {
     pub pod: Arc<PodInfo>,
@@ -180,7 +180,7 @@ pub(crate) struct PendingPod {
 pub struct Engine {
     options: EngineOptions,
     gates: FeatureGates,
-    profiles: Vec<ProfileScheduler>,
+    profiles: Profiles,
     needs: ExtraFieldsByKind,
     registrations: EventRegistrations,
     /// For PostFilter. Each profile breaks ties with a random stream of its own.
@@ -188,6 +188,8 @@ pub struct Engine {
     world: World,
     queue: Queue,
     pending: Map<Box<str>, PendingPod>,
+    /// Pods without a node that no profile is responsible for: another configuration may have a profile for them. By uid.
+    others: Map<Box<str>, OtherPod>,
     orphaned_pods: OrphanedPods,
     /// Assumed pods: this engine chose their node, and the watch has not confirmed the binding. By uid.
     assumed: Map<Box<str>, AssumedPod>,
@@ -215,6 +217,8 @@ pub struct Engine {
     timed_activations: TimedPods,
     /// Pods to be activated if they are gated then.
     timed_gate_checks: TimedPods,
+    /// When to look next whether profiles of earlier configurations are still used.
+    profiles_checked_at: Option<MonoTime>,
     last_diagnosis: Option<scheduling_failure::CachedDiagnosis>,
     n_calls: u64,
     n_bindings: u64,
@@ -238,29 +242,19 @@ impl Engine {
             max_in_unschedulable: options.max_in_unschedulable,
             pop_from_backoff: gates.pop_from_backoff_q,
         });
-        let profiles = profiles.into_iter().map(|profile| {
-            let rng = rng.split(&profile.scheduler_name);
-            let mut scheduler = Scheduler::new(profile.clone(), rng);
-            scheduler.set_verification_interval(options.verify_every);
-            ProfileScheduler { profile, scheduler }
-        });
-        let profiles: Vec<ProfileScheduler> = profiles.collect();
         let mut world = World::new(gates.clone());
-        let watches = profiles.iter().flat_map(|it| &it.profile.watches);
-        watches.for_each(|watch| world.watch_objects(watch));
-        let indexes = profiles.iter().flat_map(|it| &it.profile.pod_indexes);
-        indexes.for_each(|key| world.index_pods(key));
-        profiles.iter().flat_map(|it| &it.profile.pod_sums).for_each(|sums| world.sum_pods(sums));
+        let needs = reconfigure::declare(&mut world, &profiles, &OrphanedPods::default());
+        let mut all = Profiles::default();
+        all.start(profiles, options.verify_every, &rng);
         Engine {
-            registrations: EventRegistrations::of(&profiles),
-            needs: profiles
-                .iter()
-                .fold(ExtraFieldsByKind::default(), |all, it| all.union(it.profile.needs)),
-            profiles,
+            registrations: EventRegistrations::of(&all),
+            needs,
+            profiles: all,
             rng: rng.split("PostFilter"),
             world,
             queue,
             pending: Map::default(),
+            others: Map::default(),
             orphaned_pods: OrphanedPods::default(),
             assumed: Map::default(),
             n_binding: 0,
@@ -275,6 +269,7 @@ impl Engine {
             publications: Vec::new(),
             timed_activations: TimedPods::default(),
             timed_gate_checks: TimedPods::default(),
+            profiles_checked_at: None,
             last_diagnosis: None,
             n_calls: 0,
             n_bindings: 0,
@@ -330,6 +325,9 @@ impl Engine {
                 self.handle_permit_decision(now, &uid, plugin.as_deref(), &decision, effects);
             }
             EngineEvent::Activate(uids) => self.activate(now, &uids),
+            EngineEvent::Reconfigured(configuration) => {
+                self.reconfigure(now, &configuration, effects);
+            }
         }
     }
 
@@ -342,6 +340,7 @@ impl Engine {
             engine.handle_wait_timeouts(now, effects);
             engine.expire_published(now);
             engine.run_timed_activations(now);
+            engine.drop_unused_profiles(now);
             engine.handle_deferred(now, effects);
             engine.run_plugin_actions(now, effects);
         });
@@ -378,7 +377,8 @@ impl Engine {
     fn recover(&mut self, panic: &PluginPanic) {
         let is_its =
             |it: &&mut ProfileScheduler| *it.profile.scheduler_name == *panic.plugin.profile;
-        if let Some(profile_scheduler) = self.profiles.iter_mut().find(is_its) {
+        // Also the profiles of earlier configurations: the panic does not say which one it was.
+        for profile_scheduler in self.profiles.iter_mut().filter(is_its) {
             profile_scheduler.scheduler.recover_from_panic(panic, &mut self.world);
         }
         if panic.extension_point.may_corrupt_state() {
@@ -405,6 +405,7 @@ impl Engine {
             self.publication_deadline(),
             self.timed_activations.next_due(),
             self.timed_gate_checks.next_due(),
+            self.profiles_checked_at.filter(|_| !self.has_suspended_attempt()),
         ];
         self.queue.next_flush().into_iter().chain(waits).chain(others.into_iter().flatten()).min()
     }
@@ -419,9 +420,9 @@ impl Engine {
         &self.queue
     }
 
-    /// The schedulerName of a profile.
+    /// The schedulerName of a profile, also of one that another configuration replaced.
     pub fn profile_name(&self, profile_idx: ProfileIdx) -> &str {
-        &self.profile_scheduler(profile_idx).profile.scheduler_name
+        self.profiles.name(profile_idx)
     }
 
     /// How many pods were added to which queue since the last call (`scheduler_queue_incoming_pods_total`).
@@ -440,7 +441,8 @@ impl Engine {
         let is_it = |pod: &PodInfo| *pod.name == *name && pod.template.namespace == *namespace;
         #[expect(clippy::disallowed_methods, reason = "names are unique")]
         let pending = self.pending.values().find(|pending| is_it(&pending.pod))?;
-        let profile_scheduler = &self.profiles[pending.profile_idx.0 as usize];
+        let profile_idx = self.profile_for_pod(&pending.pod)?;
+        let profile_scheduler = &self.profiles[profile_idx.0 as usize];
         Some(explain_pod(
             &profile_scheduler.profile,
             &mut self.world,
@@ -469,7 +471,7 @@ impl Engine {
 
     /// The schedulerNames of its profiles.
     pub fn profile_names(&self) -> impl Iterator<Item = &str> {
-        self.profiles.iter().map(|it| &*it.profile.scheduler_name)
+        self.profiles.active().map(|it| &*it.profile.scheduler_name)
     }
 
     /// Number of assumed pods.
@@ -489,13 +491,11 @@ impl Engine {
 
     /// Differences between incremental and per-node evaluation that verification found ([`EngineOptions::verify_every`]).
     pub fn decision_mismatches(&self) -> impl Iterator<Item = &String> {
-        self.profiles.iter().flat_map(|it| it.scheduler.decision_mismatches())
+        self.profiles.decision_mismatches()
     }
 
     fn profile_for_pod(&self, pod: &PodInfo) -> Option<ProfileIdx> {
-        let name = pod.template.scheduler_name();
-        let at = self.profiles.iter().position(|it| it.profile.scheduler_name == name)?;
-        Some(ProfileIdx(at as u32))
+        self.profiles.active_index(pod.template.scheduler_name())
     }
 
     fn profile_scheduler(&self, profile_idx: ProfileIdx) -> &ProfileScheduler {

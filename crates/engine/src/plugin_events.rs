@@ -16,12 +16,19 @@ pub(crate) struct Receivers<'a> {
     pub profile: &'a Profile,
     /// Only the plugin with this name.
     pub only: Option<&'a str>,
+    /// Not these plugins.
+    pub except: &'a [&'static str],
 }
 
 impl<'a> Receivers<'a> {
     /// All plugins of a profile.
     pub fn all(profile: &'a Profile) -> Self {
-        Receivers { profile, only: None }
+        Receivers::all_except(profile, &[])
+    }
+
+    /// All plugins of a profile but these.
+    pub fn all_except(profile: &'a Profile, except: &'a [&'static str]) -> Self {
+        Receivers { profile, only: None, except }
     }
 
     pub fn on_pod_change(&self, world: &World, states: &mut PluginStates, change: &PodChange) {
@@ -66,7 +73,8 @@ impl<'a> Receivers<'a> {
         states: &mut PluginStates,
         work: impl Fn(&H, SerialCx<'_>),
     ) {
-        let is_receiver = |name: &str| self.only.is_none_or(|only| only == name);
+        let is_receiver =
+            |name: &str| self.only.is_none_or(|only| only == name) && !self.except.contains(&name);
         for plugin in self.profile.plugins.iter().filter(|plugin| is_receiver(plugin.name)) {
             let Some(point) = handler(plugin) else { continue };
             let cx = SerialCx { world, cycle: &mut CycleState::default(), states };
@@ -119,5 +127,5 @@ pub(crate) fn report_all_again<'p>(
     states: &mut PluginStates,
     pods: impl Iterator<Item = &'p Arc<PodInfo>>,
 ) {
-    Receivers { profile, only: Some(plugin) }.report_all(world, states, pods);
+    Receivers { profile, only: Some(plugin), except: &[] }.report_all(world, states, pods);
 }

@@ -20,6 +20,7 @@ use loadmaster_framework::{
     ActionType, BuiltPlugin, ClusterEvent, EventResource, ExtensionPoints, Failure, FeatureGates,
     Gvr, PluginStates, PodIndexKey, PolicyRule,
 };
+use serde_json::Value;
 
 use crate::guard::guarded_points::{self as guard, Guard};
 use crate::guard::{CaughtPanic, PluginRef};
@@ -38,6 +39,8 @@ pub struct EnabledPlugin<T: ?Sized> {
 /// A plugin as built for one profile.
 pub struct ProfilePlugin {
     pub name: &'static str,
+    /// The arguments that it was built with.
+    pub args: Value,
     /// The incremental form, if it has one.
     pub incremental: Option<Arc<dyn AnyIncremental>>,
     /// Whether it implements these extension points, enabled or not.
@@ -111,11 +114,12 @@ impl Profile {
         let order = ProfileBuilder { profile: name, built, enabled: &spec.extension_points };
         let extenders = Extenders::new(&spec.extenders);
         let mut plugins: Vec<ProfilePlugin> =
-            built.iter().map(|built| order.plugin(built)).collect();
+            built.iter().map(|built| order.plugin(built, spec.args_of(built.name))).collect();
         if !extenders.is_empty() {
             // They register no events, so that any event may make pods schedulable that they rejected.
             plugins.push(ProfilePlugin {
                 name: EXTENDER_NAME,
+                args: Value::Null,
                 incremental: None,
                 has_pre_filter: false,
                 has_filter: false,
@@ -255,7 +259,11 @@ impl ProfileBuilder<'_> {
         late.map(|(at, _)| at).collect()
     }
 
-    fn plugin(&self, BuiltPlugin { name, points, states }: &BuiltPlugin) -> ProfilePlugin {
+    fn plugin(
+        &self,
+        BuiltPlugin { name, points, states }: &BuiltPlugin,
+        args: &Value,
+    ) -> ProfilePlugin {
         let rejects = points.pre_enqueue.is_some()
             || points.pre_filter.is_some()
             || points.filter.is_some()
@@ -274,6 +282,7 @@ impl ProfileBuilder<'_> {
         };
         ProfilePlugin {
             name,
+            args: args.clone(),
             incremental: points.incremental.clone(),
             has_pre_filter: points.pre_filter.is_some(),
             has_filter: points.filter.is_some(),

@@ -35,6 +35,7 @@ mod model_tests;
 mod pod_slab;
 mod queued_pod;
 mod queueing_hints;
+mod reconfigure;
 #[cfg(test)]
 mod testkit;
 #[cfg(test)]

@@ -45,7 +45,9 @@ pub use message::RecordedEffects;
 pub use reader::{
     EngineCall, RecordingEnd, RecordingEntry, RecordingError, RecordingItem, RecordingReader,
 };
-pub use replay::{BindRequest, Replay, ReplayDifference, ReplayReport, bind_request_of_effect};
+pub use replay::{
+    BindRequest, BuildConfiguration, Replay, ReplayDifference, ReplayReport, bind_request_of_effect,
+};
 pub use writer::{MissingObjectBytes, RecordingWriter};
 
 /// The magic bytes of a recording, up to the version of its format.

@@ -120,6 +120,20 @@ impl Scheduler {
         }
     }
 
+    /// The scheduler of a profile that replaces this one: it continues the random numbers and the order of nodes. Nothing is cached.
+    pub fn successor(&mut self, profile: Arc<Profile>) -> Scheduler {
+        let mut next = Scheduler::new(profile, self.rng.clone());
+        next.node_order = std::mem::take(&mut self.node_order);
+        next.n_decisions = self.n_decisions;
+        next
+    }
+
+    /// Drops everything that is cached: no attempt begins here any more. Returns the decision mismatches that were not taken yet.
+    pub fn retire(&mut self, world: &mut World) -> Vec<String> {
+        self.reset_caches(world);
+        std::mem::take(&mut self.decision_mismatches)
+    }
+
     /// The profile.
     pub fn profile(&self) -> &Profile {
         &self.profile

@@ -98,6 +98,11 @@ impl fmt::Debug for PodSumsDef {
 }
 
 impl PodSumsDef {
+    /// Whether both are the same declaration of the same plugin instance.
+    pub fn is_same(&self, other: &PodSumsDef) -> bool {
+        Arc::ptr_eq(&self.id, &other.id)
+    }
+
     /// Sums `amounts` of all pods with equal keys; pods without a key do not count. Both must be pure functions of the pod.
     pub(crate) fn new<K: Eq + Hash + Send + Sync + 'static>(
         key: impl Fn(&PodInfo) -> Option<K> + Send + Sync + 'static,
@@ -306,7 +311,7 @@ impl AllPodSums {
         assigned: impl Iterator<Item = &'p Arc<PodInfo>>,
         objects: &ObjectStore,
     ) {
-        if self.all.iter().any(|(known, _)| Arc::ptr_eq(&known.id, &def.id)) {
+        if self.all.iter().any(|(known, _)| known.is_same(def)) {
             return;
         }
         let mut sums = (def.new)();
@@ -315,6 +320,11 @@ impl AllPodSums {
         }
         sums.add_objects(objects, def.guard.as_ref());
         self.all.push((def.clone(), sums));
+    }
+
+    /// Drops sums.
+    pub fn remove(&mut self, def: &PodSumsDef) {
+        self.all.retain(|(known, _)| !known.is_same(def));
     }
 
     /// An object of a kind that plugins watch was changed in the store.

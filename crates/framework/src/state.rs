@@ -260,6 +260,20 @@ impl PluginStates {
         }
     }
 
+    /// Swaps the states of a plugin in two profiles that build it in the same way.
+    pub fn swap(
+        &mut self,
+        own: std::ops::Range<usize>,
+        other: &mut PluginStates,
+        theirs: std::ops::Range<usize>,
+    ) {
+        self.version += 1;
+        other.version += 1;
+        let mine = self.states.iter_mut().skip(own.start).take(own.len());
+        let others = other.states.iter_mut().skip(theirs.start).take(theirs.len());
+        mine.zip(others).for_each(|(mine, other)| std::mem::swap(mine, other));
+    }
+
     /// Mutable access to a plugin's state.
     pub fn get_mut<T: Any>(&mut self, slot: PluginStateSlot<T>) -> Option<&mut T> {
         self.version += 1;

@@ -327,6 +327,12 @@ impl ObjectStore {
         }
     }
 
+    /// Whether objects of the kind that are already stored need not be decoded again for this watch.
+    pub fn can_watch(&self, watch: &ObjectWatch) -> bool {
+        let known = self.tables.iter().find(|table| table.kind == watch.kind);
+        known.is_none_or(|table| table.shapes.iter().any(|shape| shape.id == watch.shape.id))
+    }
+
     /// The watched kinds, and whether scheduling waits for their initial lists.
     pub fn watched_kinds(&self) -> impl Iterator<Item = (&Gvr, WatchRequirement)> {
         self.tables.iter().map(|table| (&table.kind, table.presence))

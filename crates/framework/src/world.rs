@@ -354,8 +354,18 @@ impl World {
 
     /// Starts the sums that a plugin declared.
     pub fn sum_pods(&mut self, def: &PodSumsDef) {
+        self.sum_pods_and(def, &[]);
+    }
+
+    /// The same for a world that knows of assigned pods on unknown nodes.
+    pub fn sum_pods_and(&mut self, def: &PodSumsDef, orphaned: &[Arc<PodInfo>]) {
         let assigned = self.nodes.rows().flat_map(|row| self.nodes.pods(row));
-        self.pod_sums.add(def, assigned, &self.objects);
+        self.pod_sums.add(def, assigned.chain(orphaned), &self.objects);
+    }
+
+    /// Drops the sums of a plugin that is not used any more.
+    pub fn forget_pod_sums(&mut self, def: &PodSumsDef) {
+        self.pod_sums.remove(def);
     }
 
     /// The sum of the assigned pods with this key, assumed pods and those on unknown nodes included.

@@ -12,8 +12,8 @@ use loadmaster_api::document::Document;
 use loadmaster_config::AllFeatureGates;
 use loadmaster_engine::engine::{Engine, EngineOptions};
 use loadmaster_engine::recording::{
-    RecordingEnd, RecordingEndReason, RecordingError, RecordingHeader, RecordingItem,
-    RecordingReader, Replay, ReplayDifference, ReplayReport, bind_request_of_effect,
+    BuildConfiguration, RecordingEnd, RecordingEndReason, RecordingError, RecordingHeader,
+    RecordingItem, RecordingReader, Replay, ReplayDifference, ReplayReport, bind_request_of_effect,
 };
 use loadmaster_engine::{Effect, Now};
 use loadmaster_framework::Registry;
@@ -95,7 +95,8 @@ fn replay(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResul
         // Cannot happen: the first item is the header.
         Some(RecordingItem::Entry(_)) | None => return Err(bad(&RecordingError::NotARecording)),
     };
-    let mut replay = Replay::new(build(args, &header, registry)?);
+    let mut replay =
+        Replay::new(build(args, &header, registry)?, build_configuration(&header, registry)?);
     source.reader.set_extra_fields(replay.engine().extra_fields());
     let mut decisions = Vec::new();
     let mut printed = Ok(());
@@ -190,14 +191,38 @@ fn build(args: &Args, header: &RecordingHeader, registry: &Registry) -> CommandR
             missing.join(", ")
         )));
     }
-    let gates = AllFeatureGates::parse(header.feature_gates.iter().map(String::as_str)).map_err(
-        |errors| Failure::invalid_inputs(errors.iter().map(|it| format!("{name}: {it}"))),
-    )?;
+    let gates = recorded_gates(header).map_err(|errors| {
+        Failure::invalid_inputs(errors.into_iter().map(|it| format!("{name}: {it}")))
+    })?;
     let document = Document::new(format!("{name}: configuration.yaml"), &*header.configuration);
     let checked = loadmaster_config::check_configuration(&document, registry, &gates)
         .map_err(Failure::invalid_inputs)?;
     let options = EngineOptions { verify_every: u64::from(args.check), ..header.engine_options() };
     Ok(loadmaster_daemon::run::build_engine(&checked.profiles, &gates, options))
+}
+
+/// Builds the configurations that replaced the one of the header while it was recorded.
+fn build_configuration(
+    header: &RecordingHeader,
+    registry: &Registry,
+) -> CommandResult<BuildConfiguration> {
+    let gates = recorded_gates(header).map_err(Failure::invalid_inputs)?;
+    let registry = registry.clone();
+    Ok(Box::new(move |yaml| {
+        let document = Document::new("the recorded configuration", yaml);
+        let checked = loadmaster_config::check_configuration(&document, &registry, &gates);
+        let checked = checked.map_err(|errors| {
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        })?;
+        let (config, profiles) = (&checked.config, &checked.profiles);
+        loadmaster_daemon::run::build_configuration(config, profiles, &gates)
+            .map_err(|error| ErrorChain(&error).to_string())
+    }))
+}
+
+fn recorded_gates(header: &RecordingHeader) -> Result<AllFeatureGates, Vec<String>> {
+    let gates = AllFeatureGates::parse(header.feature_gates.iter().map(String::as_str));
+    gates.map_err(|errors| errors.iter().map(ToString::to_string).collect())
 }
 
 fn wall(now: Now) -> String {

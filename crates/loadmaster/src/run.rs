@@ -17,7 +17,7 @@ use crate::controllers;
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct Args {
     /// Flags of kube-scheduler, and of Loadmaster: `--shadow`, `--record`, `--record-max-size`, `--check-every`,
-    /// `--with-controllers`.
+    /// `--with-controllers`, `--watch-config`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
     flags: Vec<OsString>,
 }
@@ -42,7 +42,8 @@ pub(crate) fn run(
             if ready.options.loadmaster.with_controllers {
                 services.push(controllers::service(&ready));
             }
-            loadmaster_daemon::run::run_scheduler(ready, &services, &out_of_tree(registry))
+            let out_of_tree = out_of_tree(registry);
+            loadmaster_daemon::run::run_scheduler(ready, &services, &out_of_tree, registry)
         }
         Err(stop) => stop.report(),
     }

@@ -73,6 +73,12 @@ pub struct ApiDispatcherStats {
     pub throttled_longest: Duration,
     /// Binds whose outcome had to be found by reading the pod.
     pub n_unknown_binds: u64,
+    /// Binds that succeeded.
+    pub n_binds_succeeded: u64,
+    /// Binds of pods that were deleted or bound elsewhere meanwhile.
+    pub n_binds_in_conflict: u64,
+    /// Binds that failed for another reason.
+    pub n_binds_failed: u64,
 }
 
 /// Calls that are waiting.

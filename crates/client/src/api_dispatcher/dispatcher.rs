@@ -177,9 +177,7 @@ impl Worker {
             QueuedCall::Bind(intent, job) => {
                 let mut bind = BindOperation::new(intent);
                 let outcome = self.run_bind(&mut bind, &job).await;
-                if bind.was_outcome_unknown() {
-                    in_flight.shared.queue().stats.n_unknown_binds += 1;
-                }
+                count_bind(&mut in_flight.shared.queue().stats, &bind, &outcome);
                 FinishedCall { id: job.id, outcome }
             }
             QueuedCall::Patch(_, job) | QueuedCall::Other(job) => {
@@ -246,6 +244,17 @@ impl Worker {
             }
         }
     }
+}
+
+fn count_bind(stats: &mut ApiDispatcherStats, bind: &BindOperation, outcome: &ApiCallOutcome) {
+    stats.n_unknown_binds += u64::from(bind.was_outcome_unknown());
+    let count = match outcome {
+        ApiCallOutcome::Done(_) => &mut stats.n_binds_succeeded,
+        ApiCallOutcome::BoundElsewhere { .. }
+        | ApiCallOutcome::Refused { status: 404 | 409, .. } => &mut stats.n_binds_in_conflict,
+        _ => &mut stats.n_binds_failed,
+    };
+    *count += 1;
 }
 
 async fn send(client: &ApiClient, call: &Request) -> BindReply {

@@ -45,6 +45,9 @@ pub struct LoadmasterFlags {
     /// Also run the controllers of scheduler-plugins, which write the status of PodGroups and ElasticQuotas, while this replica is the leader.
     #[arg(long, value_name = "bool", default_value = "false", value_parser = pflag::boolean, action = ArgAction::Set)]
     pub with_controllers: bool,
+    /// Reload the configuration when the file of --config, or that of a Policy, changes; otherwise only after the signal SIGHUP.
+    #[arg(long, value_name = "bool", default_value = "true", value_parser = pflag::boolean, action = ArgAction::Set)]
+    pub watch_config: bool,
 }
 
 /// The help heading of [`LoadmasterFlags`].

@@ -116,3 +116,51 @@ impl ApiCallResult {
         }
     }
 }
+
+/// The result of a binding that was sent to the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindResult {
+    /// The pod is bound.
+    Success,
+    /// The pod was deleted or bound elsewhere meanwhile.
+    Conflict,
+    /// It failed for another reason.
+    Error,
+}
+
+impl BindResult {
+    pub(super) const ALL: [BindResult; 3] =
+        [BindResult::Success, BindResult::Conflict, BindResult::Error];
+
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            BindResult::Success => "success",
+            BindResult::Conflict => "conflict",
+            BindResult::Error => "error",
+        }
+    }
+}
+
+/// What became of an Event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventResult {
+    /// It was written.
+    Written,
+    /// The queue was full.
+    Dropped,
+    /// The API server refused it or was not reached.
+    Error,
+}
+
+impl EventResult {
+    pub(super) const ALL: [EventResult; 3] =
+        [EventResult::Written, EventResult::Dropped, EventResult::Error];
+
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            EventResult::Written => "written",
+            EventResult::Dropped => "dropped",
+            EventResult::Error => "error",
+        }
+    }
+}

@@ -5,12 +5,17 @@ use prometheus::{Error, Gauge};
 use super::family::{
     ALPHA, Counters, Families, Gauges, Histograms, UnlabeledCounter, def, exponential,
 };
+use super::labels::{BindResult, EventResult, QueueLabel};
 
 /// Metrics of our own. Durations are in seconds.
 pub struct LoadmasterMetrics {
     shadow_agreement: Counters<2>,
     conflicts: Counters<2>,
     bind_window: Gauge,
+    binds: Counters<1>,
+    events: Counters<1>,
+    events_waiting: Gauge,
+    oldest_pending_pod: Gauges<1>,
     plugin_panics: Counters<2>,
     plugin_stuck: Counters<2>,
     missing_kinds: Gauges<3>,
@@ -19,6 +24,7 @@ pub struct LoadmasterMetrics {
     recording: Gauge,
     recorded_bytes: UnlabeledCounter,
     decision_mismatches: UnlabeledCounter,
+    reloads: Counters<1>,
 }
 
 impl LoadmasterMetrics {
@@ -41,6 +47,30 @@ impl LoadmasterMetrics {
                 "Number of pods past Permit whose binding cycle has not ended.",
                 ALPHA,
                 [],
+            ))?,
+            binds: families.counters(def(
+                "loadmaster_binds_total",
+                "Number of bindings sent to the API server, by result. 'conflict': the pod was deleted or bound elsewhere meanwhile.",
+                ALPHA,
+                ["result"],
+            ))?,
+            events: families.counters(def(
+                "loadmaster_events_total",
+                "Number of Events, by result. 'dropped': the queue was full; 'error': the API server refused it or was not reached.",
+                ALPHA,
+                ["result"],
+            ))?,
+            events_waiting: families.gauge(def(
+                "loadmaster_events_waiting",
+                "Number of Events in the queue of the event recorder.",
+                ALPHA,
+                [],
+            ))?,
+            oldest_pending_pod: families.gauges(def(
+                "loadmaster_oldest_pending_pod_age_seconds",
+                "Seconds since the creation of the oldest pod in a queue, updated every five seconds; 0 if the queue is empty. The queues are those of scheduler_pending_pods.",
+                ALPHA,
+                ["queue"],
             ))?,
             plugin_panics: families.counters(def(
                 "loadmaster_plugin_panics_total",
@@ -87,6 +117,12 @@ impl LoadmasterMetrics {
                 ALPHA,
                 [],
             ))?,
+            reloads: families.counters(def(
+                "loadmaster_configuration_reloads_total",
+                "Number of times the configuration was read again, by result. 'success': it took effect; 'error': the file is invalid, and nothing changed.",
+                ALPHA,
+                ["result"],
+            ))?,
             decision_mismatches: families.unlabeled_counter(def(
                 "loadmaster_decision_mismatches_total",
                 "Number of decisions verified by --check-every that differ from per-node evaluation. Each is a bug.",
@@ -109,6 +145,39 @@ impl LoadmasterMetrics {
     /// The number of pods past Permit that are not bound yet.
     pub fn set_pods_in_binding(&self, n_pods: usize) {
         self.bind_window.set(n_pods as f64);
+    }
+
+    /// Shows what is known in advance from the start, with zero: an increase from nothing to 1 is none for `increase()` of Prometheus.
+    pub(super) fn init(&self) {
+        ["success", "error"].iter().for_each(|result| self.reloads.add([result], 0));
+        BindResult::ALL.iter().for_each(|result| self.binds.add([result.label()], 0));
+        EventResult::ALL.iter().for_each(|result| self.events.add([result.label()], 0));
+        QueueLabel::ALL.iter().for_each(|queue| self.oldest_pending_pod.add([queue.label()], 0.0));
+    }
+
+    /// The configuration was read again, and took effect or was invalid.
+    pub fn configuration_reloaded(&self, is_valid: bool) {
+        self.reloads.add([if is_valid { "success" } else { "error" }], 1);
+    }
+
+    /// `n` bindings were sent to the API server.
+    pub fn bound(&self, result: BindResult, n: u64) {
+        self.binds.add([result.label()], n);
+    }
+
+    /// `n` Events were written, or not.
+    pub fn events_recorded(&self, result: EventResult, n: u64) {
+        self.events.add([result.label()], n);
+    }
+
+    /// The number of Events that are not written yet.
+    pub fn set_events_waiting(&self, n: usize) {
+        self.events_waiting.set(n as f64);
+    }
+
+    /// The time since the creation of the oldest pod in a queue; 0 if it is empty.
+    pub fn set_oldest_pending_pod_age(&self, queue: QueueLabel, seconds: f64) {
+        self.oldest_pending_pod.set([queue.label()], seconds);
     }
 
     /// A plugin panicked `n` times.

@@ -55,7 +55,7 @@ impl EmbeddedScheduler {
         let runtime = runtime()?;
         let thread = std::thread::Builder::new().name("scheduler".to_owned()).spawn(move || {
             let stop_signal = async move { drop(stopped.await) };
-            let ended = runtime.block_on(prepared.run(stop_signal));
+            let ended = runtime.block_on(prepared.run(stop_signal, None));
             runtime.shutdown_background();
             ended
         });

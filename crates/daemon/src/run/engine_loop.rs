@@ -9,16 +9,17 @@ use loadmaster_client::Kind;
 use loadmaster_client::api_dispatcher::{ApiCall, ApiDispatcher, FinishedCall};
 use loadmaster_client::event_recorder::EventRecorder;
 use loadmaster_client::reflector::{KindUnavailableReason, ReflectorEvent};
-use loadmaster_engine::engine::CycleResult;
+use loadmaster_engine::engine::{CycleResult, EngineConfiguration};
 use loadmaster_engine::{Effect, Effects, Engine, EngineEvent, Now};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
-use super::extender_calls::{ExtenderCaller, ExtenderReply};
+use super::extender_calls::{ConnectedExtenders, ExtenderCaller, ExtenderReply};
 use super::missing_kinds::MissingKinds;
+use super::observations::ClientCounts;
 use super::recording::Recording;
 use super::service::ServiceRequest;
 use super::{clock, event_conversion, observations};
@@ -32,10 +33,26 @@ pub(super) enum Command {
     SetLeading(bool),
     /// Run a query on the engine. It should be short: nothing is scheduled meanwhile.
     Query(Box<dyn FnOnce(&mut Engine) + Send>),
+    /// Replace the configuration.
+    Reload(Box<ReloadRequest>),
     /// Handle an event from a service.
     ServiceRequest(Box<ServiceRequest>),
     /// End the loop.
     Stop,
+}
+
+/// Another configuration for the engine.
+pub(super) struct ReloadRequest {
+    pub configuration: Arc<EngineConfiguration>,
+    pub extenders: ConnectedExtenders,
+    /// Gets the kinds that are not watched yet when the configuration has taken effect, or the reasons why it cannot.
+    pub done: oneshot::Sender<Result<Vec<Kind>, Vec<String>>>,
+}
+
+/// A configuration that takes effect when the running attempt has ended.
+struct PendingReload {
+    number: u64,
+    done: oneshot::Sender<Result<Vec<Kind>, Vec<String>>>,
 }
 
 /// Limits per iteration of the loop, so that neither watch events nor scheduling cycles starve.
@@ -44,6 +61,8 @@ const CYCLES_PER_BATCH: usize = 64;
 
 /// How often gauges such as queue lengths are updated.
 const STATE_PERIOD_NANOS: u64 = 250_000_000;
+/// How often the ages of pending pods are updated, for which every queued pod is read.
+const AGES_PERIOD_NANOS: u64 = 5_000_000_000;
 
 /// The longest sleep, so that metrics stay up to date.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -89,8 +108,13 @@ struct LoopState {
     /// Calls that the dispatcher did not accept because its queue is full.
     backlog: VecDeque<ApiCall>,
     state_updated_at: u64,
+    ages_updated_at: u64,
+    client_counts: ClientCounts,
     /// Decision mismatches that have been reported.
     n_reported_mismatches: usize,
+    /// Number of configurations that replaced the first one.
+    n_reloads: u64,
+    pending_reload: Option<PendingReload>,
     /// The runtime in which this thread sleeps. Extenders are called in it: during a call the engine only waits, and no other thread has to
     /// be woken for it.
     runtime: Runtime,
@@ -112,7 +136,11 @@ impl EngineLoop {
             effects: Effects::new(),
             backlog: VecDeque::new(),
             state_updated_at: 0,
+            ages_updated_at: 0,
+            client_counts: ClientCounts::default(),
             n_reported_mismatches: 0,
+            n_reloads: 0,
+            pending_reload: None,
             runtime,
         };
         while !state.is_over {
@@ -122,6 +150,7 @@ impl EngineLoop {
             if self.engine.next_timeout().is_some_and(|deadline| deadline <= now.mono) {
                 self.handle_timeouts(now, &mut state);
             }
+            self.finish_reload(&mut state);
             let has_run = self.run_cycles(now, &mut state);
             self.execute_effects(&mut state);
             self.update_state_metrics(now, &mut state);
@@ -216,8 +245,38 @@ impl EngineLoop {
             }
             Command::ServiceRequest(request) => self.apply(request.event, None, state),
             Command::Query(query) => query(&mut self.engine),
+            Command::Reload(request) => self.reload(*request, state),
             Command::Stop => state.is_over = true,
         }
+    }
+
+    /// Replaces the configuration, or says why that is impossible.
+    fn reload(&mut self, request: ReloadRequest, state: &mut LoopState) {
+        let ReloadRequest { configuration, extenders, done } = request;
+        let mut obstacles = self.engine.obstacles(&configuration);
+        obstacles.extend(self.extender_caller.obstacle(&extenders));
+        if !obstacles.is_empty() {
+            let _ = done.send(Err(obstacles));
+            return;
+        }
+        state.n_reloads += 1;
+        self.extender_caller.add_configuration(state.n_reloads, extenders);
+        state.pending_reload = Some(PendingReload { number: state.n_reloads, done });
+        self.apply(EngineEvent::Reconfigured(configuration), None, state);
+        self.finish_reload(state);
+    }
+
+    /// Reports that a configuration has taken effect. Kinds that its plugins watch and that were not watched before must be listed before
+    /// the next attempt.
+    fn finish_reload(&mut self, state: &mut LoopState) {
+        let has_begun = |it: &mut PendingReload| self.engine.configuration() >= it.number;
+        let Some(reload) = state.pending_reload.take_if(has_begun) else { return };
+        self.extender_caller.drop_configurations_before(self.engine.earliest_configuration());
+        let mut added = super::watched_kinds(&self.engine);
+        added.retain(|kind| !self.kinds.contains(kind));
+        self.kinds.extend(&added);
+        state.unsynced.extend(&added);
+        let _ = reload.done.send(Ok(added));
     }
 
     fn handle_watch_event(&mut self, event: ReflectorEvent, state: &mut LoopState) {
@@ -319,6 +378,8 @@ impl EngineLoop {
         if now.mono.0 >= state.state_updated_at + STATE_PERIOD_NANOS {
             state.state_updated_at = now.mono.0;
             observations::update_state(&mut self.engine, &self.metrics);
+            let (calls, events) = (self.calls.stats(), self.recorder.stats());
+            state.client_counts.update(&self.metrics.loadmaster, calls, events);
             for mismatch in self.engine.decision_mismatches().skip(state.n_reported_mismatches) {
                 tracing::error!(
                     mismatch,
@@ -327,6 +388,10 @@ impl EngineLoop {
                 self.metrics.loadmaster.decision_mismatches(1);
                 state.n_reported_mismatches += 1;
             }
+        }
+        if now.mono.0 >= state.ages_updated_at + AGES_PERIOD_NANOS {
+            state.ages_updated_at = now.mono.0;
+            observations::update_pending_ages(&self.engine, &self.metrics, now.wall);
         }
     }
 

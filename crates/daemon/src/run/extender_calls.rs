@@ -38,15 +38,38 @@ impl From<ExtenderReply> for EngineEvent {
 
 /// Calls the configured extenders.
 pub(super) struct ExtenderCaller {
-    extenders: Arc<Extenders>,
-    /// In the order of `extenders`.
-    clients: Vec<ExtenderClients>,
+    /// By the number of their configuration: pods in flight are finished by the extenders of the one under which they began.
+    by_configuration: BTreeMap<u64, ConnectedExtenders>,
     store: ObjectStore,
     /// Unbounded, because the engine limits the calls: one scheduling cycle at a time, and the bind window.
     replies: UnboundedSender<ExtenderReply>,
     metrics: Arc<Metrics>,
     /// The runtime of bind calls.
     bind_runtime: Handle,
+}
+
+/// The extenders of a configuration.
+pub(super) struct ConnectedExtenders {
+    extenders: Arc<Extenders>,
+    /// In the order of `extenders`.
+    clients: Vec<ExtenderClients>,
+}
+
+impl ConnectedExtenders {
+    /// Reads certificates; does not connect yet.
+    ///
+    /// # Errors
+    ///
+    /// When the certificates of one cannot be read.
+    pub fn new(config: &[v1::Extender]) -> Result<ConnectedExtenders, ExtenderError> {
+        let extenders = Extenders::new(config);
+        let client = |of: &Extender| ExtenderClient::new(&config[of.config_index]).map(Arc::new);
+        let clients: Result<Vec<ExtenderClients>, ExtenderError> = extenders
+            .iter()
+            .map(|it| Ok(ExtenderClients { scheduling: client(it)?, binding: client(it)? }))
+            .collect();
+        Ok(ConnectedExtenders { extenders: Arc::new(extenders), clients: clients? })
+    }
 }
 
 /// The HTTP clients of one extender. Connections belong to the runtime in which they were opened.
@@ -74,20 +97,36 @@ impl ExtenderCaller {
         metrics: Arc<Metrics>,
         bind_runtime: Handle,
     ) -> Result<(ExtenderCaller, UnboundedReceiver<ExtenderReply>), ExtenderError> {
-        let extenders = Extenders::new(config);
-        let client = |of: &Extender| ExtenderClient::new(&config[of.config_index]).map(Arc::new);
-        let clients: Result<Vec<ExtenderClients>, ExtenderError> = extenders
-            .iter()
-            .map(|it| Ok(ExtenderClients { scheduling: client(it)?, binding: client(it)? }))
-            .collect();
+        let connected = ConnectedExtenders::new(config)?;
         let (replies, reply_receiver) = unbounded_channel();
-        let store = ObjectStore::for_extenders(&extenders);
-        let extenders = Arc::new(extenders);
-        let clients = clients?;
+        let store = ObjectStore::for_extenders(&connected.extenders);
+        let by_configuration = BTreeMap::from([(0, connected)]);
         Ok((
-            ExtenderCaller { extenders, clients, store, replies, metrics, bind_runtime },
+            ExtenderCaller { by_configuration, store, replies, metrics, bind_runtime },
             reply_receiver,
         ))
+    }
+
+    /// Why these extenders cannot be called by this process; `None` if they can.
+    pub fn obstacle(&self, connected: &ConnectedExtenders) -> Option<String> {
+        let needed = ObjectStore::for_extenders(&connected.extenders);
+        let is_stored = self.store.stores_pods >= needed.stores_pods
+            && self.store.stores_assigned_pods >= needed.stores_assigned_pods
+            && self.store.stores_nodes >= needed.stores_nodes;
+        (!is_stored).then(|| {
+            "extenders: one is sent pods or nodes as whole objects, which this process does not store"
+                .to_owned()
+        })
+    }
+
+    /// Adds the extenders of another configuration.
+    pub fn add_configuration(&mut self, number: u64, connected: ConnectedExtenders) {
+        self.by_configuration.insert(number, connected);
+    }
+
+    /// Drops the extenders of all configurations before this one.
+    pub fn drop_configurations_before(&mut self, earliest: u64) {
+        self.by_configuration.retain(|number, _| *number >= earliest);
     }
 
     /// Stores an object before the engine handles its event.
@@ -105,9 +144,12 @@ impl ExtenderCaller {
     }
 
     /// Starts the call; its reply is sent to the engine. `engine_runtime` is the runtime of the engine's thread.
-    pub fn call(&self, ExtenderCall { id, request }: ExtenderCall, engine_runtime: &Runtime) {
+    pub fn call(&self, call: ExtenderCall, engine_runtime: &Runtime) {
+        let ExtenderCall { id, configuration, request } = call;
         let index = request.extender;
-        let Some((extender, clients)) = self.extenders.get(index).zip(self.clients.get(index))
+        let connected = self.by_configuration.get(&configuration);
+        let Some((extender, clients)) =
+            connected.and_then(|known| known.extenders.get(index).zip(known.clients.get(index)))
         else {
             let result = Err(format!("there is no extender {index}"));
             let _ = self.replies.send(ExtenderReply { call: id, result });

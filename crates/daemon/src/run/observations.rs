@@ -1,18 +1,23 @@
 //! Exports the engine's observations as metrics and log lines.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use loadmaster_client::event_recorder::{NewEvent, ObjectReference};
+use loadmaster_api::Timestamp;
+use loadmaster_client::api_dispatcher::ApiDispatcherStats;
+use loadmaster_client::event_recorder::{EventRecorderStats, NewEvent, ObjectReference};
+use loadmaster_client::{RequestObserver, RequestOutcome};
 use loadmaster_engine::engine::{
     AttemptOutcome, Conflict, Engine, EventRecord, Observation, RegardingObject, StuckPlugin,
 };
 use loadmaster_engine::guard::{self, ExtensionPoint, PluginExecutionDuration, PluginPanic};
-use loadmaster_engine::queue::IncomingQueue;
+use loadmaster_engine::queue::{IncomingQueue, SubQueue};
 use loadmaster_framework::Code;
 
 use crate::logs::Logs;
 use crate::metrics::{
-    AttemptResult, CacheKind, LoadmasterMetrics, Metrics, QueueLabel, SchedulerMetrics,
+    AttemptResult, BindResult, CacheKind, EventResult, LoadmasterMetrics, Metrics, QueueLabel,
+    SchedulerMetrics,
 };
 
 /// Updates metrics with one observation, or logs it.
@@ -181,6 +186,62 @@ pub(super) fn update_state(engine: &mut Engine, metrics: &Metrics) {
     metrics.loadmaster.set_pods_in_binding(engine.n_binding_pods());
 }
 
+/// Updates the age of the oldest pod in each queue. Reads every queued pod, and is therefore called less often than [`update_state`].
+pub(super) fn update_pending_ages(engine: &Engine, metrics: &Metrics, now: Timestamp) {
+    let mut oldest = [
+        (SubQueue::Active, QueueLabel::Active, None),
+        (SubQueue::Backoff, QueueLabel::Backoff, None),
+        (SubQueue::Unschedulable, QueueLabel::Unschedulable, None),
+        (SubQueue::Gated, QueueLabel::Gated, None),
+    ];
+    for (pod, sub_queue) in engine.queue().iter() {
+        let created = pod.info.pod.created.unwrap_or(pod.info.queued);
+        for (_, _, first) in oldest.iter_mut().filter(|(queue, ..)| *queue == sub_queue) {
+            *first = Some(first.map_or(created, |first: Timestamp| first.min(created)));
+        }
+    }
+    for (_, queue, first) in oldest {
+        let nanos = first.map_or(0, |first| now.0.saturating_sub(first.0).max(0));
+        metrics.loadmaster.set_oldest_pending_pod_age(queue, nanos as f64 / 1e9);
+    }
+}
+
+/// Counts the requests to the API server.
+pub(super) fn request_observer(metrics: &Arc<Metrics>) -> RequestObserver {
+    let metrics = metrics.clone();
+    Arc::new(move |outcome| {
+        let RequestOutcome { method, host, status, duration } = *outcome;
+        metrics.requests.record_response(method.as_str(), host, status, duration.as_secs_f64());
+    })
+}
+
+/// What the API client has counted, as far as it is in the metrics.
+#[derive(Default)]
+pub(super) struct ClientCounts {
+    calls: ApiDispatcherStats,
+    events: EventRecorderStats,
+}
+
+impl ClientCounts {
+    /// Adds the difference to the metrics.
+    pub fn update(
+        &mut self,
+        metrics: &LoadmasterMetrics,
+        calls: ApiDispatcherStats,
+        events: EventRecorderStats,
+    ) {
+        let ClientCounts { calls: old, events: old_events } =
+            std::mem::replace(self, ClientCounts { calls, events });
+        metrics.bound(BindResult::Success, calls.n_binds_succeeded - old.n_binds_succeeded);
+        metrics.bound(BindResult::Conflict, calls.n_binds_in_conflict - old.n_binds_in_conflict);
+        metrics.bound(BindResult::Error, calls.n_binds_failed - old.n_binds_failed);
+        metrics.events_recorded(EventResult::Written, events.n_written - old_events.n_written);
+        metrics.events_recorded(EventResult::Dropped, events.n_dropped - old_events.n_dropped);
+        metrics.events_recorded(EventResult::Error, events.n_failed - old_events.n_failed);
+        metrics.set_events_waiting(events.n_waiting);
+    }
+}
+
 /// Converts an Event about a pod for the event recorder.
 pub(super) fn new_event(event: EventRecord) -> NewEvent {
     let pod = |pod: RegardingObject| ObjectReference {
@@ -209,8 +270,12 @@ fn seconds(nanos: u64) -> f64 {
 mod tests {
     use super::*;
     use crate::metrics::MetricsSettings;
-    use loadmaster_engine::engine::ConflictKind;
+    use crate::run::testkit;
+    use loadmaster_client::Method;
+    use loadmaster_engine::engine::{ApiObject, ConflictKind};
     use loadmaster_engine::guard::PluginRef;
+    use serde_json::json;
+    use std::time::Duration;
 
     fn plugin_ref(name: &'static str) -> PluginRef {
         PluginRef { profile: "default-scheduler".into(), name }
@@ -309,7 +374,97 @@ mod tests {
             loadmaster_conflicts_total{kind="pod",profile="default-scheduler"} 1
             loadmaster_conflicts_total{kind="resources",profile="default-scheduler"} 2
             loadmaster_plugin_stuck_total{extension_point="PreBind",plugin="Slow"} 2"#]]
-        .assert_eq(&sums_and_totals(&metrics, &["loadmaster_"]));
+        .assert_eq(&sums_and_totals(
+            &metrics,
+            &["loadmaster_conflicts_total", "loadmaster_plugin_stuck_total"],
+        ));
+    }
+
+    #[test]
+    fn the_age_of_the_oldest_pod_in_each_queue() {
+        let check = |engine: &Engine, metrics: &Metrics, want: [f64; 4]| {
+            // One hour after midnight.
+            let now: jiff::Timestamp = "2026-01-31T01:00:00Z".parse().unwrap();
+            let now = Timestamp(now.as_second() * 1_000_000_000);
+            update_pending_ages(engine, metrics, now);
+            let text = metrics.text();
+            let age = |queue: &str| -> f64 {
+                let begin =
+                    format!(r#"loadmaster_oldest_pending_pod_age_seconds{{queue="{queue}"}} "#);
+                let line = text.lines().find_map(|line| line.strip_prefix(&begin));
+                line.unwrap().parse().unwrap()
+            };
+            assert_eq!(["active", "backoff", "unschedulable", "gated"].map(age), want);
+        };
+        let metrics = Metrics::new(&MetricsSettings::default()).unwrap();
+        let mut engine = testkit::engine(&["a"], &[]);
+        check(&engine, &metrics, [0.0; 4]);
+        let gates = json!([{"name": "quota"}]);
+        for (name, minute, spec) in [
+            ("new", 50, json!({})),
+            ("old", 20, json!({})),
+            ("gated", 5, json!({"schedulingGates": gates})),
+            // A clock that is behind the API server's.
+            ("unborn", 60, json!({})),
+        ] {
+            let created = format!("2026-01-31T{:02}:{:02}:00Z", minute / 60, minute % 60);
+            let metadata = json!({"name": name, "namespace": "shop", "uid": name, "creationTimestamp": created});
+            let pod = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
+            testkit::apply(&mut engine, ApiObject::Pod(Box::new(pod)));
+        }
+        check(&engine, &metrics, [2400.0, 0.0, 0.0, 3300.0]);
+        testkit::schedule_pods(&mut engine);
+        check(&engine, &metrics, [0.0, 0.0, 0.0, 3300.0]);
+    }
+
+    #[test]
+    fn requests_are_counted() {
+        let metrics = Arc::new(Metrics::new(&MetricsSettings::default()).unwrap());
+        let observer = request_observer(&metrics);
+        let outcome = |status| RequestOutcome {
+            method: &Method::POST,
+            host: "api.example:6443",
+            status,
+            duration: Duration::from_millis(500),
+        };
+        for status in [Some(201), Some(201), Some(409), None] {
+            observer(&outcome(status));
+        }
+        expect_test::expect![[r#"
+            rest_client_request_duration_seconds_sum{host="api.example:6443",verb="POST"} 2
+            rest_client_requests_total{code="201",host="api.example:6443",method="POST"} 2
+            rest_client_requests_total{code="409",host="api.example:6443",method="POST"} 1
+            rest_client_requests_total{code="<error>",host="api.example:6443",method="POST"} 1"#]]
+        .assert_eq(&sums_and_totals(&metrics, &["rest_client_"]));
+    }
+
+    #[test]
+    fn counts_of_the_client_are_added_once() {
+        let metrics = Metrics::new(&MetricsSettings::default()).unwrap();
+        let mut counts = ClientCounts::default();
+        let calls = |n| ApiDispatcherStats {
+            n_binds_succeeded: 10 * n,
+            n_binds_in_conflict: n,
+            n_binds_failed: 2 * n,
+            ..ApiDispatcherStats::default()
+        };
+        let events = |n| EventRecorderStats {
+            n_written: 9 * n,
+            n_dropped: 3 * n,
+            n_failed: n,
+            ..EventRecorderStats::default()
+        };
+        for n in [1, 1, 2] {
+            counts.update(&metrics.loadmaster, calls(n), events(n));
+        }
+        expect_test::expect![[r#"
+            loadmaster_binds_total{result="conflict"} 2
+            loadmaster_binds_total{result="error"} 4
+            loadmaster_binds_total{result="success"} 20
+            loadmaster_events_total{result="dropped"} 6
+            loadmaster_events_total{result="error"} 2
+            loadmaster_events_total{result="written"} 18"#]]
+        .assert_eq(&sums_and_totals(&metrics, &["loadmaster_binds", "loadmaster_events"]));
     }
 
     #[test]

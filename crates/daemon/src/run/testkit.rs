@@ -67,7 +67,7 @@ pub(super) fn spawn_engine_thread(mut engine: Engine) -> UnboundedSender<Command
         while let Some(command) = receiver.blocking_recv() {
             match command {
                 Command::Query(query) => query(&mut engine),
-                Command::SetLeading(_) | Command::ServiceRequest(_) => {}
+                Command::SetLeading(_) | Command::Reload(_) | Command::ServiceRequest(_) => {}
                 Command::Stop => return,
             }
         }

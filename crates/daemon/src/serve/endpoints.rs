@@ -178,14 +178,17 @@ impl Endpoints {
                 None => HttpReply::empty(StatusCode::OK),
             },
             "/configz" => {
-                let body = format!("{{\"componentconfig\":{}}}", self.config.configz);
+                let body = format!("{{\"componentconfig\":{}}}", (self.config.configz)());
                 HttpReply::new(StatusCode::OK, "application/json", body).with_header(
                     http::header::X_CONTENT_TYPE_OPTIONS,
                     HeaderValue::from_static("nosniff"),
                 )
             }
             "/statusz" => match &self.statusz {
-                Some(statusz) => statusz.handle(request.headers(), Timestamp::now()),
+                Some(statusz) => {
+                    let lines = (self.config.status_lines)();
+                    statusz.handle(request.headers(), Timestamp::now(), &lines)
+                }
                 None => not_found(),
             },
             "/flagz" => match &self.config.flagz {

@@ -123,7 +123,8 @@ const PATHS: [&str; 6] = ["/configz", "/flagz", "/healthz", "/livez", "/metrics"
 const TOOLCHAIN: &str = concat!("rust", env!("CARGO_PKG_RUST_VERSION"));
 
 impl Statusz {
-    pub fn handle(&self, headers: &HeaderMap, now: Timestamp) -> HttpReply {
+    /// `lines` follow those of upstream, in the form for people.
+    pub fn handle(&self, headers: &HeaderMap, now: Timestamp, lines: &str) -> HttpReply {
         let up = now.duration_since(self.started).as_secs().max(0);
         match accepted_format(headers, "Statusz") {
             None => not_acceptable(),
@@ -134,7 +135,7 @@ impl Statusz {
                 let _ = write!(
                     text,
                     "\nStarted: {}\nUp: {} hr {:02} min {:02} sec\nGo version: {TOOLCHAIN}\nBinary version: {}\n\
-                     Emulation version: {}\nPaths: {}\n",
+                     Emulation version: {}\nPaths: {}\n{lines}",
                     started.strftime("%a %b %e %H:%M:%S %Z %Y"),
                     up / 3600,
                     up / 60 % 60,
@@ -210,7 +211,7 @@ mod tests {
         let statusz =
             Statusz { started, binary_version: "1.36.3".to_owned(), versions: Versions::default() };
         let now = started + jiff::SignedDuration::from_secs(2 * 3600 + 65);
-        let reply = statusz.handle(&accept(value), now);
+        let reply = statusz.handle(&accept(value), now, "");
         let body = reply.body_text().replace(TOOLCHAIN, "TOOLCHAIN");
         want.assert_eq(&format!("{} {:?}\n{body}", reply.status, reply.headers[0].1));
     }

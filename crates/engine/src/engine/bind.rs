@@ -38,7 +38,8 @@ impl Engine {
         self.plugin_waits.push(PluginWait { owner: owner.clone(), on: Vec::new(), until });
         let id = self.next_call(owner);
         let request = extender_request(at, &pod, ExtenderOperation::Bind(node));
-        effects.push(Effect::CallExtender(ExtenderCall { id, request }));
+        let configuration = self.profile_scheduler(profile_idx).configuration;
+        effects.push(Effect::CallExtender(ExtenderCall { id, configuration, request }));
     }
 
     /// Handles the reply of the extender that binds.
@@ -148,12 +149,12 @@ impl Engine {
             related: None,
             controller: self.scheduler_name(queued.profile_idx),
         }));
-        let profile_scheduler = &mut self.profiles[queued.profile_idx.0 as usize];
-        let profile = profile_scheduler.profile.clone();
-        for member in &profile.post_bind {
-            let states = profile_scheduler.scheduler.plugin_states_mut();
-            let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
-            member.point.post_bind(cx, &pod, &binding.node);
-        }
+        let world = &self.world;
+        self.profiles.with_states(queued.profile_idx, |profile, states| {
+            for member in &profile.post_bind {
+                let cx = SerialCx { world, cycle: &mut binding.cycle, states };
+                member.point.post_bind(cx, &pod, &binding.node);
+            }
+        });
     }
 }

@@ -190,11 +190,13 @@ impl Engine {
     ) -> Option<(&'static str, Result<T, Rejection>)> {
         let assumed = self.assumed.get_mut(uid)?;
         let binding = assumed.binding.as_mut()?;
-        let profile_scheduler = &mut self.profiles[binding.queued.profile_idx.0 as usize];
-        let profile = profile_scheduler.profile.clone();
-        let states = profile_scheduler.scheduler.plugin_states_mut();
-        let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
-        let (plugin, mut step) = run(&profile, cx, &assumed.pod, &binding.node)?;
+        let profile_idx = binding.queued.profile_idx;
+        let world = &self.world;
+        let (plugin, mut step) = self.profiles.with_states(profile_idx, |profile, states| {
+            let cx = SerialCx { world, cycle: &mut binding.cycle, states };
+            run(profile, cx, &assumed.pod, &binding.node)
+        })?;
+        let profile = self.profiles[profile_idx.0 as usize].profile.clone();
         if let PluginStep::CallExtenders(_) = step {
             step = PluginStep::from_panic(Failure::new("only PostFilter can call extenders"));
         }
@@ -231,15 +233,15 @@ impl Engine {
         let Some(binding) = &mut assumed.binding else { return };
         let Stage::PreBind { running, .. } = &binding.stage else { return };
         let running = running.clone();
-        let profile_scheduler = &mut self.profiles[binding.queued.profile_idx.0 as usize];
-        let profile = profile_scheduler.profile.clone();
-        for member in running.into_iter().filter_map(|at| profile.pre_bind.get(at)) {
-            let states = profile_scheduler.scheduler.plugin_states_mut();
-            let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
-            // The result is ignored: nothing waits for it any more.
-            let _ =
-                member.point.pre_bind(cx, &assumed.pod, &binding.node, PluginStepInput::Cancelled);
-        }
+        let world = &self.world;
+        self.profiles.with_states(binding.queued.profile_idx, |profile, states| {
+            for member in running.into_iter().filter_map(|at| profile.pre_bind.get(at)) {
+                let cx = SerialCx { world, cycle: &mut binding.cycle, states };
+                let input = PluginStepInput::Cancelled;
+                // The result is ignored: nothing waits for it any more.
+                let _ = member.point.pre_bind(cx, &assumed.pod, &binding.node, input);
+            }
+        });
     }
 
     /// Runs Unreserve, forgets the pod and requeues it (upstream's `handleBindingCycleError`).

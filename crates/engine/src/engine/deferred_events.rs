@@ -2,7 +2,7 @@
 //!
 //! | event | meanwhile |
 //! | --- | --- |
-//! | objects that are added, updated or deleted; values that services publish | deferred, in order |
+//! | objects that are added, updated or deleted; values that services publish; another configuration | deferred, in order |
 //! | replies for PreBind, Bind, status patches, evictions; Permit decisions; activations | handled at once |
 //! | a binding cycle that fails | ends later, in order: its pod is forgotten then |
 //! | a reply, object or deadline for a PostFilter plugin of another pod | deferred, in order |
@@ -65,7 +65,8 @@ impl Engine {
                 | EngineEvent::Delete(_)
                 | EngineEvent::ObjectChanged { .. }
                 | EngineEvent::Synced { .. }
-                | EngineEvent::Published { .. } => true,
+                | EngineEvent::Published { .. }
+                | EngineEvent::Reconfigured(_) => true,
                 EngineEvent::Replied { call, .. } => {
                     self.calls.get(call).is_some_and(|owner| self.is_deferred(owner))
                 }

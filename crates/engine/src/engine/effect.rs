@@ -38,6 +38,8 @@ pub struct ApiServerCall {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExtenderCall {
     pub id: CallId,
+    /// The number of the configuration that has the extender: a pod in flight is finished by the one under which it began.
+    pub configuration: u64,
     pub request: ExtenderRequest,
 }
 

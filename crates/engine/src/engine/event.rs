@@ -11,6 +11,7 @@ use loadmaster_extender::ExtenderResponse;
 use loadmaster_framework::api_calls::ObjectRef;
 use serde_json::Value;
 
+use super::configuration::EngineConfiguration;
 use super::effect::CallId;
 
 /// Something that happened outside the engine.
@@ -35,6 +36,8 @@ pub enum EngineEvent {
     Permit { uid: Box<str>, plugin: Option<Box<str>>, decision: PermitDecision },
     /// Moves pods to activeQ, by uid (upstream's `Activate`).
     Activate(Vec<Box<str>>),
+    /// Other profiles replace the running ones. An attempt that waits for an extender ends first.
+    Reconfigured(Arc<EngineConfiguration>),
 }
 
 /// An object as the API server has it.

@@ -13,6 +13,7 @@ use loadmaster_stdx::{ErrorChain, Map};
 use super::attempt_failure::AttemptFailure;
 use super::effect::{Effect, Effects, Observation};
 use super::event::{ApiObject, DeletedObjectKey};
+use super::reconfigure::OtherPod;
 use super::status_patch::Condition;
 use super::{Engine, PendingPod, PluginHandle};
 use crate::queue::{
@@ -128,12 +129,14 @@ impl Engine {
         } else if !info.node_name.is_empty() {
             self.upsert_assigned_pod(now, info, effects);
         } else {
-            self.upsert_pending_pod(now, info, pod, effects);
+            let (generation, condition) = (pod.metadata.generation, condition(&pod.status));
+            self.upsert_pending_pod(now, info, generation, condition, effects);
         }
     }
 
     /// A pod has a node: bound by this scheduler, by another one, or before this one started.
     fn upsert_assigned_pod(&mut self, now: Now, pod: Arc<PodInfo>, effects: &mut Effects) {
+        self.others.remove(&pod.uid);
         let mut as_pending = None;
         if let Some(pending) = self.pending.remove(&pod.uid) {
             as_pending = Some(pending.pod.clone());
@@ -174,17 +177,21 @@ impl Engine {
         }
     }
 
-    /// A pod without a node. It is ignored unless one of our profiles is responsible for it.
-    fn upsert_pending_pod(
+    /// A pod without a node. It only counts if one of our profiles is responsible for it.
+    pub(super) fn upsert_pending_pod(
         &mut self,
         now: Now,
         pod: Arc<PodInfo>,
-        object: &Pod,
+        generation: i64,
+        condition: Option<Condition>,
         effects: &mut Effects,
     ) {
-        let Some(profile_idx) = self.profile_for_pod(&pod) else { return };
-        let condition = condition(&object.status);
-        let generation = object.metadata.generation;
+        let Some(profile_idx) = self.responsible_profile(&pod) else {
+            let since = self.others.get(&pod.uid).map_or(self.n_engine_calls, |it| it.since);
+            let uid = pod.uid.clone();
+            self.others.insert(uid, OtherPod { pod, generation, condition, since });
+            return;
+        };
         let known = self.pending.get_mut(&pod.uid);
         let (written_nomination, rejected_for, last_attempt, last_failed_bind) = known
             .map(|it| {
@@ -260,6 +267,7 @@ impl Engine {
     }
 
     fn delete_pod(&mut self, now: Now, uid: &str, effects: &mut Effects) {
+        self.others.remove(uid);
         self.world.ongoing_preemptions_mut().remove_victim(uid);
         if let Some(record) = self.pending.remove(uid) {
             self.world.delete_pending_pod(uid);
@@ -283,7 +291,7 @@ impl Engine {
         self.cancel_stuck_binding(now, uid, effects);
     }
 
-    fn delete_queued_pod(&mut self, uid: &str) {
+    pub(super) fn delete_queued_pod(&mut self, uid: &str) {
         let handle = PluginHandle::new(&self.profiles, &self.registrations, &self.world);
         self.queue.delete(&handle, uid);
     }
@@ -309,7 +317,12 @@ impl Engine {
     }
 
     /// A pod lost its nominated node: requeues pods of at most its priority, because their Filter counted it on that node.
-    fn requeue_lower_priority(&mut self, now: Now, pod: Arc<PodInfo>, except: Option<&str>) {
+    pub(super) fn requeue_lower_priority(
+        &mut self,
+        now: Now,
+        pod: Arc<PodInfo>,
+        except: Option<&str>,
+    ) {
         let most = pod.template.priority();
         let event = ClusterEventOccurrence::assigned_pod_deleted(pod).up_to_priority(most);
         self.on_cluster_event(now, except.into_iter().fold(event, |it, uid| it.except_pod(uid)));

@@ -331,11 +331,13 @@ impl Engine {
         operation: ExtenderOperation,
         effects: &mut Effects,
     ) -> PendingExtenderCall {
-        let timeout = self.profile_scheduler(queued.profile_idx).profile.extenders.get(extender);
+        let profile_scheduler = self.profile_scheduler(queued.profile_idx);
+        let configuration = profile_scheduler.configuration;
+        let timeout = profile_scheduler.profile.extenders.get(extender);
         let timeout = timeout.map_or(Duration::ZERO, |extender| extender.timeout);
         let call = self.next_call(CallOwner::ExtenderCycle);
         let request = extender_request(extender, &queued.info.pod, operation);
-        effects.push(Effect::CallExtender(ExtenderCall { id: call, request }));
+        effects.push(Effect::CallExtender(ExtenderCall { id: call, configuration, request }));
         PendingExtenderCall { call, extender, until: now.mono.after(timeout + REPLY_GRACE) }
     }
 

@@ -39,7 +39,7 @@ impl Engine {
     pub(super) fn run_plugin_actions(&mut self, now: Now, effects: &mut Effects) {
         loop {
             let mut is_done = true;
-            for at in 0..self.profiles.len() {
+            for at in self.profiles.indices() {
                 for wanted in
                     self.profiles[at].scheduler.plugin_states_mut().take_requested_actions()
                 {
@@ -84,6 +84,8 @@ impl Engine {
             }
             PluginAction::InvalidateKeys(namespace) => self.world.invalidate_keys(&namespace),
             PluginAction::InvalidateEvaluators { plugin } => {
+                let profile_idx =
+                    ProfileIdx(self.profiles.holder_of(profile_idx.0 as usize, plugin) as u32);
                 let profile = self.profiles[profile_idx.0 as usize].profile.clone();
                 let index = profile.plugins.iter().position(|known| known.name == plugin);
                 if let Some(index) = index {

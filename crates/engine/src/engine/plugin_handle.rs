@@ -7,12 +7,12 @@ use loadmaster_framework::{
     ClusterEvent, Cx, CycleState, PluginStates, PodInfo, QueueSort, QueuedPodInfo, World,
 };
 
-use super::ProfileScheduler;
+use super::Profiles;
 use crate::queue::{PluginIdx, PreEnqueueRejection, ProfileIdx, QueuePlugins};
 
 /// Gives the queue access to the plugins of all profiles.
 pub(crate) struct PluginHandle<'a> {
-    profiles: &'a [ProfileScheduler],
+    profiles: &'a Profiles,
     registrations: &'a EventRegistrations,
     world: &'a World,
     /// The QueueSort plugin with its states.
@@ -22,11 +22,11 @@ pub(crate) struct PluginHandle<'a> {
 impl<'a> PluginHandle<'a> {
     /// With the world that plugins see.
     pub fn new(
-        profiles: &'a [ProfileScheduler],
+        profiles: &'a Profiles,
         registrations: &'a EventRegistrations,
         world: &'a World,
     ) -> Self {
-        let sort = profiles.iter().find_map(|it| {
+        let sort = profiles.active().find_map(|it| {
             let member = it.profile.queue_sort.first()?;
             Some((&*member.point, it.scheduler.plugin_states()))
         });
@@ -44,9 +44,9 @@ pub(crate) struct EventRegistrations {
 
 impl EventRegistrations {
     /// Those of these profiles.
-    pub fn of(profiles: &[ProfileScheduler]) -> EventRegistrations {
+    pub fn of(profiles: &Profiles) -> EventRegistrations {
         let mut registrations = EventRegistrations::default();
-        for plugin in profiles.iter().flat_map(|it| &it.profile.plugins) {
+        for plugin in profiles.active().flat_map(|it| &it.profile.plugins) {
             let Some(events) = &plugin.events else {
                 registrations.everything = true;
                 continue;

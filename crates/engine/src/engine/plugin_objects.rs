@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::effect::{Effect, Effects, Observation};
 use super::{Engine, ProfileScheduler};
 use crate::guard::{ExtensionPoint, PluginRef};
-use crate::plugin_events::{Receivers, report_all_again};
+use crate::plugin_events::report_all_again;
 use crate::queue::ProfileIdx;
 use crate::queue::{ClusterEventOccurrence, OwnedEventObject as QueueObject};
 use crate::time::{MonoTime, Now};
@@ -24,6 +24,8 @@ use crate::time::{MonoTime, Now};
 /// A value that a service published, and when it expires.
 pub(super) struct Publication {
     pub plugin: Box<str>,
+    /// For plugins that another configuration adds.
+    pub value: Value,
     pub until: MonoTime,
 }
 
@@ -36,19 +38,19 @@ impl Engine {
 
     /// The states of the plugins of a profile; `None` if there is no profile of this index.
     pub fn plugin_states(&self, profile: usize) -> Option<&PluginStates> {
-        Some(self.profiles.get(profile)?.scheduler.plugin_states())
+        Some(self.profiles.active().nth(profile)?.scheduler.plugin_states())
     }
 
     /// The metrics that plugins declare, with the plugin's name; one per profile.
     pub fn plugin_metrics(&self) -> impl Iterator<Item = (&'static str, &PluginMetric)> {
-        let plugins = self.profiles.iter().flat_map(|it| &it.profile.plugins);
+        let plugins = self.profiles.active().flat_map(|it| &it.profile.plugins);
         plugins.flat_map(|plugin| plugin.metrics.iter().map(|metric| (plugin.name, metric)))
     }
 
     /// The permissions that plugins require for themselves and their services, with the plugin's name. Profiles with the same plugin may
     /// require the same.
     pub fn policy_rules(&self) -> impl Iterator<Item = (&'static str, &PolicyRule)> {
-        let plugins = self.profiles.iter().flat_map(|it| &it.profile.plugins);
+        let plugins = self.profiles.active().flat_map(|it| &it.profile.plugins);
         plugins.flat_map(|plugin| plugin.policy_rules.iter().map(|rule| (plugin.name, rule)))
     }
 
@@ -85,9 +87,9 @@ impl Engine {
     }
 
     fn notify_plugins(&mut self, change: &ObjectChange) {
-        for ProfileScheduler { profile, scheduler } in &mut self.profiles {
-            let states = scheduler.plugin_states_mut();
-            Receivers::all(profile).on_object_change(&self.world, states, change);
+        for it in self.profiles.iter_mut() {
+            let (receivers, states) = it.receivers();
+            receivers.on_object_change(&self.world, states, change);
         }
     }
 
@@ -98,34 +100,39 @@ impl Engine {
         new: Option<&Arc<PodInfo>>,
     ) {
         let change = PodChange { old, new: new.cloned() };
-        for ProfileScheduler { profile, scheduler } in &mut self.profiles {
-            let states = scheduler.plugin_states_mut();
-            Receivers::all(profile).on_pod_change(&self.world, states, &change);
+        for it in self.profiles.iter_mut() {
+            let (receivers, states) = it.receivers();
+            receivers.on_pod_change(&self.world, states, &change);
         }
     }
 
     /// Tells the plugins that a node changed.
     pub(super) fn notify_node_change(&mut self, old: Option<&Arc<Node>>, new: Option<&Arc<Node>>) {
         let change = NodeChange { old: old.cloned(), new: new.cloned() };
-        for ProfileScheduler { profile, scheduler } in &mut self.profiles {
-            let states = scheduler.plugin_states_mut();
-            Receivers::all(profile).on_node_change(&self.world, states, &change);
+        for it in self.profiles.iter_mut() {
+            let (receivers, states) = it.receivers();
+            receivers.on_node_change(&self.world, states, &change);
         }
     }
 
     /// Reports everything to a plugin whose state was reset.
     pub(super) fn report_all_again(&mut self, plugin: &PluginRef) {
-        // As the API server has them: an assumed pod is pending.
+        let pods = self.pods_of_plugins();
+        for ProfileScheduler { profile, scheduler, .. } in self.profiles.iter_mut().filter(|it| {
+            *it.profile.scheduler_name == *plugin.profile && !it.has_moved(plugin.name)
+        }) {
+            let states = scheduler.plugin_states_mut();
+            report_all_again(profile, plugin.name, &self.world, states, pods.iter());
+        }
+    }
+
+    /// All pods that plugins are told of, as the API server has them: an assumed pod is pending.
+    pub(super) fn pods_of_plugins(&self) -> Vec<Arc<PodInfo>> {
         let mut pods: Vec<Arc<PodInfo>> = self.pending_pods().into_iter().cloned().collect();
         let assigned = self.world.node_infos().flat_map(|node| node.pods());
         let assigned = assigned.chain(self.orphaned_pods.iter());
         pods.extend(assigned.filter(|pod| !self.pending.contains_key(&pod.uid)).cloned());
-        for ProfileScheduler { profile, scheduler } in &mut self.profiles {
-            if *profile.scheduler_name == *plugin.profile {
-                let states = scheduler.plugin_states_mut();
-                report_all_again(profile, plugin.name, &self.world, states, pods.iter());
-            }
-        }
+        pods
     }
 
     /// A service published a value. All plugins with that name receive it, one per profile.
@@ -142,7 +149,11 @@ impl Engine {
             Ok(_) => {
                 self.publications.retain(|known| *known.plugin != *plugin);
                 let until = now.mono.after(ttl);
-                self.publications.push(Publication { plugin: plugin.into(), until });
+                self.publications.push(Publication {
+                    plugin: plugin.into(),
+                    value: value.clone(),
+                    until,
+                });
                 return self.on_cluster_event(
                     now,
                     ClusterEventOccurrence::new(
@@ -180,17 +191,21 @@ impl Engine {
     }
 
     /// Passes a value to its plugins, or drops it. Returns the number of plugins.
-    fn pass_to_plugins(
+    pub(super) fn pass_to_plugins(
         &mut self,
         plugin: &str,
         value: Option<&Value>,
     ) -> Result<usize, FieldError> {
         let mut receivers = Vec::new();
-        for (at, profile_scheduler) in self.profiles.iter_mut().enumerate() {
+        for at in self.profiles.indices() {
+            let profile_scheduler = &mut self.profiles[at];
             let profile = profile_scheduler.profile.clone();
             let named = profile.plugins.iter().enumerate().filter(|(_, it)| it.name == plugin);
             for (index, known) in named {
                 let Some(receiver) = &known.publish_handler else { continue };
+                if profile_scheduler.has_moved(known.name) {
+                    continue;
+                }
                 let states = profile_scheduler.scheduler.plugin_states_mut();
                 let plugin_ref = profile.plugin_ref(known.name);
                 let received =

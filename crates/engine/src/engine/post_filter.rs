@@ -81,7 +81,6 @@ impl Engine {
         let preempt_extenders =
             profile.extenders.interested_in(Verb::Preempt, &run.queued.info.pod.template.spec);
         while let Some(member) = profile.post_filter.get(run.member) {
-            let profile_scheduler = &mut self.profiles[run.queued.profile_idx.0 as usize];
             let filters =
                 ProfileFilters { profile: &profile, skipped: &run.unschedulable.attempted.skipped };
             let fit_error = FitError {
@@ -89,11 +88,13 @@ impl Engine {
                 filter_runner: &filters,
                 has_preempting_extenders: !preempt_extenders.is_empty(),
             };
-            let states = profile_scheduler.scheduler.plugin_states_mut();
-            let cx = PostFilterCx::new(&mut self.world, &mut run.cycle, states);
             let pod = &run.queued.info.pod;
             let step_input = std::mem::replace(&mut input, PluginStepInput::Start);
-            let step = member.point.post_filter(cx, pod, fit_error, &mut self.rng, step_input);
+            let (world, rng, cycle) = (&mut self.world, &mut self.rng, &mut run.cycle);
+            let step = self.profiles.with_states(run.queued.profile_idx, |_, states| {
+                let cx = PostFilterCx::new(world, cycle, states);
+                member.point.post_filter(cx, pod, fit_error, rng, step_input)
+            });
             let filtered = match step {
                 PluginStep::Done(filtered) => filtered,
                 PluginStep::Fail(rejection) => {

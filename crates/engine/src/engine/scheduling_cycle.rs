@@ -225,13 +225,13 @@ impl Engine {
 
     /// Runs Unreserve of all Reserve plugins, the last one first.
     pub(super) fn unreserve(&mut self, binding: &mut Binding, pod: &Arc<PodInfo>) {
-        let profile_scheduler = &mut self.profiles[binding.queued.profile_idx.0 as usize];
-        let profile = profile_scheduler.profile.clone();
-        for member in profile.reserve.iter().rev() {
-            let states = profile_scheduler.scheduler.plugin_states_mut();
-            let cx = SerialCx { world: &self.world, cycle: &mut binding.cycle, states };
-            member.point.unreserve(cx, pod, &binding.node);
-        }
+        let world = &self.world;
+        self.profiles.with_states(binding.queued.profile_idx, |profile, states| {
+            for member in profile.reserve.iter().rev() {
+                let cx = SerialCx { world, cycle: &mut binding.cycle, states };
+                member.point.unreserve(cx, pod, &binding.node);
+            }
+        });
     }
 
     /// Runs all Permit plugins. The waits of several plugins run at the same time.
@@ -286,6 +286,6 @@ impl Engine {
     }
 
     pub(super) fn scheduler_name(&self, profile_idx: ProfileIdx) -> Str {
-        Str::new(&self.profile_scheduler(profile_idx).profile.scheduler_name)
+        Str::new(self.profile_name(profile_idx))
     }
 }

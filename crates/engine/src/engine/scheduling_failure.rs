@@ -143,10 +143,17 @@ impl Engine {
             Some(pending) => {
                 let last = FailedAttempt::new(now.wall, queued.info.attempts, &failed, nomination);
                 pending.last_attempt = Some(Box::new(last));
-                queued.info.pod = pending.pod.clone();
-                let handle = PluginHandle::new(&self.profiles, &self.registrations, &self.world);
-                self.queue.requeue(now, &handle, queued);
-                pending.pod.clone()
+                let pod = pending.pod.clone();
+                queued.info.pod = pod.clone();
+                if self.profiles.is_replaced(profile_idx) {
+                    let is_error = failed.outcome == AttemptOutcome::Error;
+                    self.retry_under_new_profile(now, queued, is_error);
+                } else {
+                    let handle =
+                        PluginHandle::new(&self.profiles, &self.registrations, &self.world);
+                    self.queue.requeue(now, &handle, queued);
+                }
+                pod
             }
             None => {
                 self.queue.done(&tried.uid);

@@ -150,7 +150,8 @@ impl Engine {
             if let Some(binding) = &assumed.binding {
                 progress.attempts = binding.queued.info.attempts;
                 let holds = |name| AwaitedPlugin::on(CowName::Borrowed(name));
-                let pre_bind = &self.profile_scheduler(pending.profile_idx).profile.pre_bind;
+                let profile_idx = binding.queued.profile_idx;
+                let pre_bind = &self.profile_scheduler(profile_idx).profile.pre_bind;
                 match &binding.stage {
                     Stage::Permit { waits, .. } if !waits.is_empty() => {
                         progress.state = PodState::Permit;
@@ -167,12 +168,13 @@ impl Engine {
             self.describe_wait(now, queued, sub_queue, &mut progress);
         } else if let Some(run) = self.post_filter_runs.get(uid) {
             progress.attempts = run.queued.info.attempts;
-            let plugins = &self.profile_scheduler(pending.profile_idx).profile.post_filter;
+            let plugins = &self.profile_scheduler(run.queued.profile_idx).profile.post_filter;
             let plugin = plugins.get(run.member).map(|member| CowName::Borrowed(member.name));
             progress.waits_for = plugin.into_iter().map(AwaitedPlugin::on).collect();
         } else if let Some(suspended) = self.suspended_attempt(uid) {
             progress.attempts = suspended.queued_pod().info.attempts;
-            let all = &self.profile_scheduler(pending.profile_idx).profile.extenders;
+            let profile_idx = suspended.queued_pod().profile_idx;
+            let all = &self.profile_scheduler(profile_idx).profile.extenders;
             let run = suspended.awaited_extenders().filter_map(|at| all.get(at));
             progress.waits_for =
                 run.map(|it| AwaitedPlugin::on(CowName::Owned(it.name.clone()))).collect();

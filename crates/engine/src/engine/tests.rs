@@ -40,6 +40,7 @@ mod plugin_panics;
 mod pod_and_node_events;
 mod pod_index;
 mod queue_sort;
+mod reconfigure;
 mod reserve_permit_pre_bind;
 mod scheduling_state;
 mod shared_diagnosis;

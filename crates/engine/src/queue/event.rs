@@ -95,6 +95,8 @@ pub enum EnqueueCause {
     ForceActivate,
     /// It stayed too long in unschedulablePods.
     UnschedulableTimeout,
+    /// Another configuration took effect.
+    ConfigurationChange,
 }
 
 /// Upstream's label, as metrics show it: `NodeAdd`, `AssignedPodDelete`, `ScheduleAttemptFailure`.
@@ -107,6 +109,7 @@ impl fmt::Display for EnqueueCause {
             EnqueueCause::PopFromBackoffQ => f.write_str("PopFromBackoffQ"),
             EnqueueCause::ForceActivate => f.write_str("ForceActivate"),
             EnqueueCause::UnschedulableTimeout => f.write_str("UnschedulableTimeout"),
+            EnqueueCause::ConfigurationChange => f.write_str("ConfigurationChange"),
         }
     }
 }

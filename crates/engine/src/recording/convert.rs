@@ -72,6 +72,9 @@ pub(super) fn event(event: &EngineEvent, raw: Option<&RawObject>) -> Option<Entr
                 engine::PermitDecision::Reject(reason) => Some(reason.clone()),
             },
         }),
+        EngineEvent::Reconfigured(configuration) => {
+            EntryBody::Reconfigured(configuration.yaml.clone())
+        }
         EngineEvent::Activate(uids) => {
             EntryBody::Activate(Uids { uids: uids.iter().map(ToString::to_string).collect() })
         }
@@ -270,7 +273,7 @@ impl RecordedEffects {
 fn body(effect: &engine::Effect) -> Option<EffectBody> {
     Some(match effect {
         engine::Effect::Call(call) => EffectBody::Call(of_call(call)),
-        engine::Effect::CallExtender(engine::ExtenderCall { id, request }) => {
+        engine::Effect::CallExtender(engine::ExtenderCall { id, request, .. }) => {
             EffectBody::CallExtender(ExtenderCall {
                 id: id.0,
                 extender: request.extender as u64,

@@ -13,7 +13,7 @@ pub(super) struct Entry {
     /// How much more or less the wall clock has advanced.
     #[prost(sint64, tag = "2")]
     pub wall: i64,
-    #[prost(oneof = "EntryBody", tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15")]
+    #[prost(oneof = "EntryBody", tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16")]
     pub step: Option<EntryBody>,
 }
 
@@ -45,6 +45,9 @@ pub(super) enum EntryBody {
     Synced(Synced),
     #[prost(message, tag = "15")]
     Published(Published),
+    /// Another KubeSchedulerConfiguration with all defaults, as YAML.
+    #[prost(string, tag = "16")]
+    Reconfigured(String),
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -39,6 +39,8 @@ pub enum RecordingEntry {
 pub enum EngineCall {
     /// [`Engine::apply_event`](crate::Engine::apply_event).
     Apply(EngineEvent),
+    /// The same for [`EngineEvent::Reconfigured`]: the KubeSchedulerConfiguration, whose plugins the reader does not have.
+    Reconfigure(String),
     /// [`Engine::cycle`](crate::Engine::cycle).
     Cycle,
     /// [`Engine::handle_timeouts`](crate::Engine::handle_timeouts).
@@ -272,6 +274,7 @@ impl RecordingReader {
                 let uids = uids.uids.into_iter().map(Into::into).collect();
                 EngineCall::Apply(EngineEvent::Activate(uids))
             }
+            EntryBody::Reconfigured(yaml) => EngineCall::Reconfigure(yaml),
             EntryBody::Cycle(_) => EngineCall::Cycle,
             EntryBody::HandleTimeouts(_) => EngineCall::HandleTimeouts,
         };

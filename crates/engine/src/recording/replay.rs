@@ -1,5 +1,6 @@
 //! Repeats the calls of a recording and compares their effects.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_framework::api_calls::Verb;
@@ -7,7 +8,7 @@ use loadmaster_framework::api_calls::Verb;
 use super::describe;
 use super::message::RecordedEffects;
 use super::reader::{EngineCall, RecordingEnd, RecordingEntry};
-use crate::engine::{CycleResult, Effect, Effects, Engine, EngineEvent};
+use crate::engine::{CycleResult, Effect, Effects, Engine, EngineConfiguration, EngineEvent};
 use crate::time::Now;
 
 /// Replays a recording on an engine.
@@ -17,7 +18,11 @@ pub struct Replay {
     /// The last call, until its effects have been compared.
     open: Option<PendingComparison>,
     report: ReplayReport,
+    build: BuildConfiguration,
 }
+
+/// Builds a configuration that was recorded as YAML.
+pub type BuildConfiguration = Box<dyn Fn(&str) -> Result<EngineConfiguration, String>>;
 
 struct PendingComparison {
     entry: u64,
@@ -99,9 +104,11 @@ pub fn bind_request_of_effect(effect: &Effect) -> Option<BindRequest<'_>> {
 }
 
 impl Replay {
-    /// Replays on an engine that was created with the settings of the recording's header, and has not been called.
-    pub fn new(engine: Engine) -> Replay {
-        Replay { engine, effects: Effects::new(), open: None, report: ReplayReport::default() }
+    /// Replays on an engine that was created with the settings of the recording's header, and has not been called. `build` builds the
+    /// configurations that replaced these settings.
+    pub fn new(engine: Engine, build: BuildConfiguration) -> Replay {
+        let report = ReplayReport::default();
+        Replay { engine, effects: Effects::new(), open: None, report, build }
     }
 
     /// The engine in its current state.
@@ -128,8 +135,7 @@ impl Replay {
         match entry {
             RecordingEntry::Call { now, call } => {
                 self.compare(&RecordedEffects::default(), show)?;
-                self.call(now, call);
-                Ok(())
+                self.call(now, call)
             }
             RecordingEntry::Effects(left) => self.compare(&left, show),
             RecordingEntry::End(_) => self.compare(&RecordedEffects::default(), show),
@@ -148,7 +154,7 @@ impl Replay {
         Ok(self.report)
     }
 
-    fn call(&mut self, now: Now, call: EngineCall) {
+    fn call(&mut self, now: Now, call: EngineCall) -> Result<(), Box<ReplayDifference>> {
         self.report.first = self.report.first.or(Some(now));
         self.report.last = Some(now);
         let name = describe_call(&call);
@@ -163,11 +169,27 @@ impl Replay {
                 self.engine.handle_timeouts(now, &mut self.effects);
                 None
             }
+            EngineCall::Reconfigure(yaml) => {
+                let built = (self.build)(&yaml).map_err(|error| {
+                    Box::new(ReplayDifference {
+                        entry: self.report.n_entries,
+                        now,
+                        call: name,
+                        pod: None,
+                        recorded: "a valid configuration".to_owned(),
+                        replayed: error,
+                    })
+                })?;
+                let event = EngineEvent::Reconfigured(Arc::new(built));
+                self.engine.apply_event(now, event, &mut self.effects);
+                None
+            }
             EngineCall::Cycle => Some(self.engine.cycle(now, &mut self.effects)),
         };
         self.report.n_attempts += u64::from(cycled == Some(CycleResult::Ran));
         self.open =
             Some(PendingComparison { entry: self.report.n_entries, now, call: name, cycled });
+        Ok(())
     }
 
     /// Compares the effects of the last call with the recorded ones, once per call.
@@ -220,6 +242,9 @@ fn describe_call(call: &EngineCall) -> &'static str {
         EngineCall::Apply(EngineEvent::Published { .. }) => "a service published a value",
         EngineCall::Apply(EngineEvent::Permit { .. }) => "a waiting pod was allowed or rejected",
         EngineCall::Apply(EngineEvent::Activate(_)) => "pods were activated",
+        EngineCall::Apply(EngineEvent::Reconfigured(_)) | EngineCall::Reconfigure(_) => {
+            "another configuration"
+        }
     }
 }
 

@@ -16,27 +16,55 @@ use super::message::{self, EffectBody};
 use super::*;
 use crate::engine::{
     ApiError, ApiObject, ApiServerCall, CallId, CycleResult, DeletedObjectKey, Effect, Effects,
-    Engine, EngineEvent, EngineOptions, PermitDecision,
+    Engine, EngineConfiguration, EngineEvent, EngineOptions, PermitDecision,
 };
 use crate::profile::Profile;
 use crate::time::{MonoTime, Now};
 
 fn engine(options: EngineOptions) -> Engine {
+    Engine::new(profiles(0), AllFeatureGates::default().framework_gates(), options)
+}
+
+/// The profiles of several configurations.
+fn profiles(variant: u64) -> Vec<Arc<Profile>> {
     let registry = loadmaster_plugins::in_tree_registry().with(STATEFUL);
     let gates = AllFeatureGates::default();
+    let sort = if variant.is_multiple_of(2) { "Stateful" } else { "PrioritySort" };
+    let profile = |name: &str| {
+        json!({
+            "schedulerName": name,
+            "plugins": {
+                "multiPoint": {"enabled": [{"name": "Stateful"}]},
+                "queueSort": {"enabled": [{"name": sort}], "disabled": [{"name": "*"}]},
+                "score": {"enabled": [{"name": "ImageLocality", "weight": variant % 3 + 1}]},
+            },
+            "pluginConfig": [{"name": "Stateful", "args": {"variant": variant / 4}}],
+        })
+    };
+    let names = ["default-scheduler", "other"];
+    let all: Vec<Value> =
+        names[usize::from(variant % 5 == 4)..].iter().map(|it| profile(it)).collect();
     let config = json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
-        "profiles": [{"plugins": {
-            "multiPoint": {"enabled": [{"name": "Stateful"}]},
-            "queueSort": {"enabled": [{"name": "Stateful"}], "disabled": [{"name": "*"}]},
-        }}],
+        "profiles": all,
     });
     let checked = check_configuration_value(config, &registry, &gates).unwrap();
     let gates = gates.framework_gates();
     let profiles = checked.profiles.iter();
     let profiles = profiles.map(|it| Arc::new(Profile::new(it, &gates)));
-    Engine::new(profiles.collect(), gates, options)
+    profiles.collect()
+}
+
+/// One of these configurations, by its number.
+fn configuration(variant: &str) -> Result<EngineConfiguration, String> {
+    let number = variant.parse::<u64>().map_err(|error| error.to_string())?;
+    Ok(EngineConfiguration {
+        profiles: profiles(number),
+        initial_backoff: std::time::Duration::from_secs(1),
+        max_backoff: std::time::Duration::from_secs(number),
+        yaml: variant.to_owned(),
+    })
 }
 
 fn options(seed: u64) -> EngineOptions {
@@ -81,6 +109,8 @@ impl History {
         for nth in 0..n_steps {
             history.step(nth);
         }
+        // A step may make no call.
+        history.cycle();
         history.writer.write_end(RecordingEndReason::Stopped);
         history.cut();
         history
@@ -239,7 +269,11 @@ impl History {
             namespace: "shop".into(),
             name: "x".into(),
         };
-        let event = match self.rng.below(6) {
+        let event = match self.rng.below(8) {
+            6 | 7 => {
+                let variant = self.rng.below(10).to_string();
+                EngineEvent::Reconfigured(Arc::new(configuration(&variant).unwrap()))
+            }
             0 => EngineEvent::Activate(vec![uid, "none".into()]),
             1 => EngineEvent::Permit { uid, plugin: None, decision: PermitDecision::Allow },
             2 => EngineEvent::Permit {
@@ -288,7 +322,7 @@ fn replay(
     entries: Vec<RecordingEntry>,
     tail: RecordingEnd,
 ) -> Result<ReplayReport, Box<ReplayDifference>> {
-    let mut replay = Replay::new(engine);
+    let mut replay = Replay::new(engine, Box::new(configuration));
     for entry in entries {
         replay.replay_entry(entry, &mut |_, _| ())?;
     }

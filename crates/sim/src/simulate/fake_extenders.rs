@@ -133,7 +133,7 @@ impl FakeExtenders {
         let due: Vec<usize> = due.map(|(at, _)| at).collect();
         let at = *due.get(self.rng.below(due.len().max(1) as u64) as usize)?;
         let InFlightResponse { term, call, kind, .. } = self.responses.swap_remove(at);
-        let ExtenderCall { id, request } = call;
+        let ExtenderCall { id, request, .. } = call;
         let mut bind = None;
         let response = match (&request.operation, kind) {
             (_, ResponseKind::Error) => {

@@ -34,8 +34,8 @@ impl Bench {
     }
 
     /// Replies to a call; a string is an error.
-    fn extender_replies(&mut self, nth: usize, answer: Value) {
-        let ExtenderCall { id, request } = self.extender_calls.remove(nth);
+    pub(super) fn extender_replies(&mut self, nth: usize, answer: Value) {
+        let ExtenderCall { id, request, .. } = self.extender_calls.remove(nth);
         let answer = match answer {
             Value::String(error) => Err(error),
             answer => {
