@@ -22,9 +22,11 @@ mod kubectl;
 mod kubernetes_tests;
 mod manifests;
 mod null_scheduler;
+mod observing;
 mod permissions;
 mod rbac;
 mod record;
+mod reload;
 mod replicas;
 mod sample_plugin;
 mod two_schedulers;
@@ -103,6 +105,8 @@ enum E2eCommand {
     NullScheduler(null_scheduler::Args),
     /// Record runs, replay them, and compare the bindings with the final state of the cluster.
     Record(record::Args),
+    /// Replace the configuration of a running scheduler under load, with good and bad files.
+    Reload(reload::Args),
     /// Terminate the leader of two schedulers under load, repeatedly.
     Replicas(replicas::Args),
     /// Compare kube-scheduler and Loadmaster with a scripted extender that injects faults.
@@ -119,6 +123,8 @@ enum E2eCommand {
     Guides(guides::Args),
     /// Render the manifests of deploy/ with helm and kustomize, and apply them to a real API server.
     Manifests(manifests::Args),
+    /// Test the alerts and the dashboard with the metrics of running schedulers, and with promtool.
+    Observing(observing::Args),
     /// Start Loadmaster with command lines, configurations and Policies of older versions.
     OldConfigurations(old_configurations::Args),
     /// Benchmark kube-apiserver with etcd and the embedded API server.
@@ -198,6 +204,7 @@ async fn dispatch(what: &E2eCommand) -> Result<bool> {
         E2eCommand::Drain(args) => drain::run(args).await,
         E2eCommand::NullScheduler(args) => null_scheduler::run(args).await,
         E2eCommand::Replicas(args) => replicas::run(args).await,
+        E2eCommand::Reload(args) => reload::run(args).await,
         E2eCommand::Record(args) => record::run(args).await,
         E2eCommand::Extender(args) => extender::run(args).await,
         E2eCommand::Gang(args) => gang::run(args).await,
@@ -205,6 +212,7 @@ async fn dispatch(what: &E2eCommand) -> Result<bool> {
         E2eCommand::Gpushare(args) => gpushare::run(args).await,
         E2eCommand::Guides(args) => guides::run(args).await,
         E2eCommand::Manifests(args) => manifests::run(args).await,
+        E2eCommand::Observing(args) => observing::run(args).await,
         E2eCommand::OldConfigurations(args) => old_configurations::run(args).await,
         E2eCommand::Servers(args) => apiserver_benchmark::run(args).await,
         E2eCommand::Guests(args) => upstream_components::run(args).await,

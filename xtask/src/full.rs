@@ -58,6 +58,7 @@ const STEPS: &[Step] = &[
     Xtask("e2e gangs --rounds 7 --check"),
     Xtask("e2e manifests"),
     Xtask("e2e deployments"),
+    Xtask("e2e reload"),
     Xtask("image --check"),
     Xtask("image --check-reproducible"),
 ];

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::api_client::ApiClient;
 
 /// The kinds of objects: kind, resource, and whether it is namespaced.
-const KINDS: [(&str, &str, bool); 21] = [
+const KINDS: [(&str, &str, bool); 22] = [
     ("CSIDriver", "csidrivers", false),
     ("CSINode", "csinodes", false),
     ("ClusterRole", "clusterroles", false),
@@ -21,6 +21,7 @@ const KINDS: [(&str, &str, bool); 21] = [
     ("Pod", "pods", true),
     ("PodDisruptionBudget", "poddisruptionbudgets", true),
     ("PriorityClass", "priorityclasses", false),
+    ("PrometheusRule", "prometheusrules", true),
     ("Role", "roles", true),
     ("RoleBinding", "rolebindings", true),
     ("Service", "services", true),

@@ -6,6 +6,7 @@
 
 mod apply;
 mod least_roles;
+mod monitoring;
 pub mod rendered;
 mod values;
 
@@ -33,6 +34,9 @@ pub struct Args {
 /// Returns whether everything was as expected.
 pub async fn run(args: &Args) -> Result<bool> {
     programs::build(&[Program::Helm, Program::Kustomize, Program::Kubectl])?;
+    if args.write {
+        monitoring::write()?;
+    }
     let variants = rendered::variants()?;
     let mut good = true;
     for variant in &variants {

@@ -101,9 +101,18 @@ impl Process {
 
     /// Sends SIGTERM.
     pub fn terminate(&self) -> Result<()> {
+        self.send(Signal::TERM)
+    }
+
+    /// Sends SIGHUP.
+    pub fn hang_up(&self) -> Result<()> {
+        self.send(Signal::HUP)
+    }
+
+    fn send(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
         let pid = pid.with_context(|| format!("{} has no process id", self.name))?;
-        kill_process(pid, Signal::TERM).with_context(|| format!("terminating {}", self.name))
+        kill_process(pid, signal).with_context(|| format!("sending {signal:?} to {}", self.name))
     }
 
     /// Kills it.

@@ -16,20 +16,35 @@ use crate::e2e::{load_objects, manifest, special_pods};
 /// A namespace that enforces the Pod Security Standard "restricted".
 const RESTRICTED: &str = "restricted";
 
-/// The kind of Prometheus Operator, without a schema of its fields.
-pub fn service_monitor_definition() -> Value {
-    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": "servicemonitors.monitoring.coreos.com"},
-        "spec": {
-            "group": "monitoring.coreos.com",
-            "names": {"kind": "ServiceMonitor", "plural": "servicemonitors", "singular": "servicemonitor"},
-            "scope": "Namespaced",
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}],
-        },
+/// The kinds of Prometheus Operator, without schemas of their fields.
+pub fn operator_definitions() -> [Value; 2] {
+    ["ServiceMonitor", "PrometheusRule"].map(|kind| {
+        let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+        let singular = kind.to_lowercase();
+        let plural = format!("{singular}s");
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{plural}.monitoring.coreos.com")},
+            "spec": {
+                "group": "monitoring.coreos.com",
+                "names": {"kind": kind, "plural": plural, "singular": singular},
+                "scope": "Namespaced",
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}],
+            },
+        })
     })
+}
+
+/// Creates them, and waits until they are served.
+pub async fn create_operator_definitions(api: &ApiClient) -> Result<()> {
+    for definition in operator_definitions() {
+        manifest::create(api, &definition).await?;
+        let plural = definition["spec"]["names"]["plural"].as_str().context("a plural")?;
+        let path = format!("/apis/monitoring.coreos.com/v1/{plural}");
+        special_pods::wait_for_path(api, &path).await?;
+    }
+    Ok(())
 }
 
 /// Returns whether everything was accepted.
@@ -72,8 +87,7 @@ async fn prepare(api: &ApiClient) -> Result<()> {
     let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
         "metadata": {"name": "batch-critical"}, "value": 1000});
     manifest::create(api, &class).await?;
-    manifest::create(api, &service_monitor_definition()).await?;
-    special_pods::wait_for_path(api, "/apis/monitoring.coreos.com/v1").await
+    create_operator_definitions(api).await
 }
 
 async fn check_variant(api: &ApiClient, plane: &ControlPlane, variant: &Variant) -> Result<()> {

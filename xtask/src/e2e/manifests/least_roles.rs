@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::apply::{kubectl, service_monitor_definition};
+use super::apply::{create_operator_definitions, kubectl};
 use super::rendered::{self, NAMESPACE, Variant};
 use crate::e2e::api_client::ApiClient;
 use crate::e2e::bound_pods::BoundPods;
@@ -136,7 +136,7 @@ async fn run_accounts(
 ) -> Result<()> {
     let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
     special_pods::wait_for_path(&api, "/api/v1/namespaces/kube-system").await?;
-    manifest::create(&api, &service_monitor_definition()).await?;
+    create_operator_definitions(&api).await?;
     let file = plane.folder().join("manifests.yaml");
     std::fs::write(&file, text).context("writing the manifests")?;
     let file = file.display().to_string();

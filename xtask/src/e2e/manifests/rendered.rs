@@ -122,7 +122,7 @@ pub fn with_header(text: &str) -> Result<String> {
 
 fn header() -> Result<String> {
     Ok(format!(
-        "# Written by `cargo xtask e2e manifests --write`; SHA-256 of deploy/kustomize and deploy/helm: {}",
+        "# Written by `cargo xtask e2e manifests --write`; SHA-256 of deploy/kustomize, deploy/helm and deploy/monitoring: {}",
         hash_of_sources()?
     ))
 }
@@ -131,7 +131,8 @@ fn header() -> Result<String> {
 fn hash_of_sources() -> Result<String> {
     let deploy = deploy()?;
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-    let mut folders = vec![deploy.join("helm"), deploy.join("kustomize")];
+    let mut folders =
+        vec![deploy.join("helm"), deploy.join("kustomize"), deploy.join("monitoring")];
     let mut files = Vec::new();
     while let Some(folder) = folders.pop() {
         for path in entries(&folder)? {
@@ -239,7 +240,9 @@ mod tests {
                 // Some are created by the server.
                 let _ = create(&server, &object);
             }
-            create(&server, &super::super::apply::service_monitor_definition()).unwrap();
+            for definition in super::super::apply::operator_definitions() {
+                create(&server, &definition).unwrap();
+            }
             for object in documents(&variant.recorded().unwrap()).unwrap() {
                 assert_eq!(create(&server, &object), Ok(()), "{}", variant.name);
                 n_objects += 1;
