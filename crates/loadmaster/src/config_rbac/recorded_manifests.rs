@@ -194,9 +194,9 @@ fn the_static_pod_has_valid_flags() {
 #[test]
 fn the_systemd_unit_has_valid_flags() {
     let text = std::fs::read_to_string(deploy("systemd/loadmaster.service")).unwrap();
-    let command = text.split("ExecStart=").nth(1).unwrap();
-    let end = command.find("\nLoadCredential").unwrap();
-    let command = command[..end].replace("\\\n", " ");
+    // A line that ends with a backslash continues.
+    let text = text.replace("\\\n", " ");
+    let command = text.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
     let mut words = command.split_whitespace().map(str::to_owned);
     assert_eq!(words.next().as_deref(), Some("/usr/local/bin/loadmaster"));
     assert_eq!(words.next().as_deref(), Some("run"));
