@@ -49,6 +49,9 @@ impl TokenBucket {
     }
 }
 
+/// A Retry-After of a server, or of a proxy in front of it, is honoured up to this.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
 /// Exponential backoff with jitter, as client-go's reflector: 800 ms doubled up to 30 s, each lengthened at random by up to its own
 /// length, and reset after two minutes without a failure.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@
 //! As client-go's reflector: the first list may be stale (resourceVersion 0), later ones are never older than what was observed;
 //! lists are streamed where the server supports it (WatchList), else paged; a watch continues at the resourceVersion where the
 //! last one ended; 410 leads to a relist, and objects that it does not contain are sent as [`ReflectorEvent::Delete`]. Two
-//! differences, both to reduce the load on the server: a broken watch is resumed before it leads to a relist, and an object whose
-//! resourceVersion was observed already is not sent again.
+//! differences, both to reduce the load on the server: a broken watch is resumed, with backoff, as long as the server is unavailable, and an
+//! object whose resourceVersion was observed already is not sent again.
 
 mod decode;
 mod runner;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use loadmaster_api::ExtraFieldsByKind;
+use loadmaster_api::proto::Status;
 use loadmaster_stdx::Rng;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -225,7 +226,8 @@ impl ReflectorTask {
             Err(error) => return Ok(Err(ListWatchError::Connection(error.to_string()))),
         };
         if !reply.is_success() {
-            return Ok(Err(ListWatchError::Status(decode_status(reply.status, &reply.body))));
+            let status = decode_status(reply.status, &reply.body);
+            return Ok(Err(error_status(status, reply.retry_after)));
         }
         let page = match ListPage::parse(reply.is_protobuf, &reply.body) {
             Ok(page) => page,
@@ -319,10 +321,18 @@ impl ReflectorTask {
 }
 
 async fn read_error_status(stream: ResponseStream) -> ListWatchError {
-    let code = stream.status;
+    let (code, retry_after) = (stream.status, stream.retry_after);
     let collected = tokio::time::timeout(HEAD_TIMEOUT, stream.collect(ERROR_BYTES_MAX)).await;
     let body = collected.ok().and_then(Result::ok).unwrap_or_default();
-    ListWatchError::Status(decode_status(code, &body))
+    error_status(decode_status(code, &body), retry_after)
+}
+
+/// The Retry-After header has precedence over the number in the body.
+fn error_status(mut status: Status, retry_after: Option<Duration>) -> ListWatchError {
+    if let Some(pause) = retry_after {
+        status.retry_after_seconds = i32::try_from(pause.as_secs()).unwrap_or(i32::MAX);
+    }
+    ListWatchError::Status(status)
 }
 
 pub(crate) fn list_path(
@@ -385,6 +395,22 @@ fn trim_query(mut path: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_retry_after_header_has_precedence() {
+        #[track_caller]
+        fn check(header_s: Option<u64>, want_s: i32) {
+            let status = Status { retry_after_seconds: 3, ..Status::default() };
+            let ListWatchError::Status(status) =
+                error_status(status, header_s.map(Duration::from_secs))
+            else {
+                unreachable!()
+            };
+            assert_eq!(status.retry_after_seconds, want_s);
+        }
+        check(None, 3);
+        check(Some(9), 9);
+    }
 
     #[test]
     fn list_and_watch_paths() {

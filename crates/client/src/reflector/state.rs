@@ -7,7 +7,7 @@ use loadmaster_api::{RawObject, Str};
 use loadmaster_stdx::{Map, Rng};
 
 use super::{KindUnavailableReason, ReflectorEvent};
-use crate::flowcontrol::Backoff;
+use crate::flowcontrol::{Backoff, RETRY_AFTER_MAX};
 use crate::kinds::Kind;
 
 /// Objects per page, as in client-go.
@@ -20,8 +20,9 @@ const WATCH_SECONDS_MAX: u64 = 600;
 /// A watch that ends sooner and without an event is followed by a backoff, as in client-go.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-/// So many failed watches in a row, without an event between them, lead to a relist.
-const N_FAILED_WATCHES_MAX: u32 = 4;
+/// So many watches in a row that the server refused for another reason than being unavailable, without an event between them, lead to a
+/// relist. While it is unavailable, a relist could only make that worse: a watch misses nothing as long as its resourceVersion is not gone.
+const N_REFUSED_WATCHES_MAX: u32 = 4;
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +155,7 @@ pub struct ReflectorState {
     /// The number of the current list.
     list: u32,
     pause: Option<Duration>,
-    n_failed_watches: u32,
+    n_refused_watches: u32,
     n_events: u64,
     /// The current watch ended with an error event, which was handled.
     has_failed: bool,
@@ -178,7 +179,7 @@ impl ReflectorState {
             continue_token: String::new(),
             list: 1,
             pause: None,
-            n_failed_watches: 0,
+            n_refused_watches: 0,
             n_events: 0,
             has_failed: false,
             unavailable: None,
@@ -318,7 +319,7 @@ impl ReflectorState {
         }));
         self.version = resource_version;
         self.is_expired = false;
-        self.n_failed_watches = 0;
+        self.n_refused_watches = 0;
         // A successful list does not mean that a failed watch will succeed.
         if self.stage == Stage::WatchList || !self.is_watch_unavailable {
             self.mark_available(out);
@@ -332,7 +333,7 @@ impl ReflectorState {
         self.stage = if self.streams { Stage::WatchList } else { Stage::List };
         self.continue_token.clear();
         self.list = self.list.wrapping_add(1);
-        self.n_failed_watches = 0;
+        self.n_refused_watches = 0;
     }
 
     fn handle_list_failure(
@@ -353,8 +354,19 @@ impl ReflectorState {
                 return;
             }
         }
+        let pause = self.next_pause(now, &failure);
         self.mark_unavailable(failure, "list", out);
-        self.pause = Some(self.backoff.next_delay(now));
+        self.pause = Some(pause);
+    }
+
+    /// The backoff, but not less than the server asks for.
+    fn next_pause(&mut self, now: Duration, failure: &ListWatchError) -> Duration {
+        let asked_s = match failure {
+            ListWatchError::Status(status) => status.retry_after_seconds,
+            ListWatchError::Connection(_) | ListWatchError::Decode(_) => 0,
+        };
+        let asked = Duration::from_secs(u64::try_from(asked_s).unwrap_or_default());
+        self.backoff.next_delay(now).max(asked.min(RETRY_AFTER_MAX))
     }
 
     fn handle_watch_event(
@@ -393,7 +405,7 @@ impl ReflectorState {
             }
         }
         if self.stage == Stage::Watch {
-            self.n_failed_watches = 0;
+            self.n_refused_watches = 0;
         }
         true
     }
@@ -434,19 +446,20 @@ impl ReflectorState {
             self.pause = Some(self.backoff.next_delay(now));
             return;
         }
+        let pause = self.next_pause(now, &failure);
         let is_decode_error = matches!(failure, ListWatchError::Decode(_));
-        let was_busy = status_code(&failure) == 429;
+        let was_unavailable = is_unavailable(&failure);
         self.mark_unavailable(failure, "watch", out);
         if is_decode_error {
             // An event is missing.
             self.relist();
-        } else if !was_busy {
-            self.n_failed_watches += 1;
-            if self.n_failed_watches >= N_FAILED_WATCHES_MAX {
+        } else if !was_unavailable {
+            self.n_refused_watches += 1;
+            if self.n_refused_watches >= N_REFUSED_WATCHES_MAX {
                 self.relist();
             }
         }
-        self.pause = Some(self.backoff.next_delay(now));
+        self.pause = Some(pause);
     }
 
     fn handle_watch_list_failure(
@@ -469,8 +482,9 @@ impl ReflectorState {
                 self.stage = Stage::List;
             }
             _ => {
+                let pause = self.next_pause(now, &failure);
                 self.mark_unavailable(failure, "watch", out);
-                self.pause = Some(self.backoff.next_delay(now));
+                self.pause = Some(pause);
             }
         }
     }
@@ -511,6 +525,16 @@ fn status_code(failure: &ListWatchError) -> i32 {
     match failure {
         ListWatchError::Status(status) => status.code,
         ListWatchError::Connection(_) | ListWatchError::Decode(_) => 0,
+    }
+}
+
+/// Whether the server could not be reached, did not accept the credentials, or was too busy: the same request may succeed later. A load
+/// balancer in front of servers that are down responds with 502, 503 or 504.
+fn is_unavailable(failure: &ListWatchError) -> bool {
+    match failure {
+        ListWatchError::Connection(_) => true,
+        ListWatchError::Status(status) => matches!(status.code, 401 | 429 | 502..=504),
+        ListWatchError::Decode(_) => false,
     }
 }
 

@@ -434,20 +434,18 @@ fn a_list_that_expires_is_restarted_from_the_most_recent_version() {
 }
 
 #[test]
-fn a_broken_watch_is_resumed_a_limited_number_of_times() {
+fn a_watch_that_the_server_refuses_is_retried_a_limited_number_of_times() {
     check(
         false,
         &[
             "page 5",
             "closed 10",
             "woke",
-            "broken 429",
-            "woke",
-            "broken lost",
-            "woke",
             "broken 500",
             "woke",
-            "broken lost",
+            "broken 400",
+            "woke",
+            "broken 500",
             "woke",
             "open",
             "broken 500",
@@ -462,23 +460,18 @@ fn a_broken_watch_is_resumed_a_limited_number_of_times() {
             PAUSE
               woke
             WATCH rv="5"
-              broken 429
-            failing: 429 m
-            PAUSE
-              woke
-            WATCH rv="5"
-              broken lost
-            failing: lost
-            PAUSE
-              woke
-            WATCH rv="5"
               broken 500
             failing: 500 m
             PAUSE
               woke
             WATCH rv="5"
-              broken lost
-            failing: lost
+              broken 400
+            failing: 400 m
+            PAUSE
+              woke
+            WATCH rv="5"
+              broken 500
+            failing: 500 m
             PAUSE
               woke
             WATCH rv="5"
@@ -491,4 +484,52 @@ fn a_broken_watch_is_resumed_a_limited_number_of_times() {
             LIST rv="5" continue="" limit=0
         "#]],
     );
+}
+
+#[test]
+fn there_is_no_relist_while_the_server_is_unavailable() {
+    let mut state = ReflectorState::new(Kind::Namespace, false, &Rng::new(1));
+    let mut handle = |step: &str| {
+        state.handle_input(Duration::ZERO, input(step), &mut Vec::new());
+        describe_action(state.next_action())
+    };
+    assert_eq!(handle("page 5"), r#"WATCH rv="5""#);
+    for failure in ["lost", "401", "429", "502", "503", "504"].repeat(10) {
+        assert_eq!(handle(&format!("broken {failure}")), "PAUSE");
+        assert_eq!(handle("woke"), r#"WATCH rv="5""#, "{failure}");
+    }
+    // The resourceVersion is gone.
+    assert_eq!(handle("broken 410"), "PAUSE");
+    assert_eq!(handle("woke"), r#"LIST rv="" continue="" limit=500"#);
+}
+
+#[test]
+fn pauses_last_as_long_as_the_server_asks_for_but_not_longer_than_a_minute() {
+    #[track_caller]
+    fn check(
+        failed: fn(ListWatchError) -> ReflectorInput,
+        retry_after_seconds: i32,
+        want_s: (u64, u64),
+    ) {
+        let mut state = ReflectorState::new(Kind::Namespace, false, &Rng::new(1));
+        let busy = Status { code: 429, retry_after_seconds, ..Status::default() };
+        let mut events = Vec::new();
+        let input = failed(ListWatchError::Status(busy));
+        state.handle_input(Duration::ZERO, input, &mut events);
+        let ReflectorAction::Backoff(pause) = state.next_action() else { panic!("no pause") };
+        assert!(
+            pause >= Duration::from_secs(want_s.0) && pause <= Duration::from_secs(want_s.1),
+            "{pause:?}"
+        );
+    }
+    let ended = |failure| {
+        let failure = Some(failure);
+        ReflectorInput::WatchEnded(WatchEnd { open_for: Duration::ZERO, failure })
+    };
+    for failed in [ReflectorInput::ListFailed, ended] {
+        check(failed, 0, (0, 2));
+        check(failed, -5, (0, 2));
+        check(failed, 7, (7, 7));
+        check(failed, 86_400, (60, 60));
+    }
 }
