@@ -3,6 +3,9 @@
 //!
 //! Each client has its own connection pool and opens connections on demand, up to a limit. An HTTP/2 connection carries as many
 //! concurrent requests as the server's SETTINGS allow, an HTTP/1.1 connection one. A request waits while all connections are busy.
+//!
+//! A connection on which a request times out gets no more requests, so that the next one does not wait for a dead connection, too. When the
+//! server does not accept the credentials (401), they are loaded again, and the request is sent a second time.
 
 mod kube_client;
 mod pool;
@@ -17,6 +20,8 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::connect::{Cluster, Unsigned};
+use crate::dial::PingSettings;
+use crate::flowcontrol::RETRY_AFTER_MAX;
 use crate::status::error_chain;
 use pool::{Pool, Slot};
 
@@ -49,16 +54,19 @@ pub struct ApiClients {
 impl ApiClients {
     /// The clients of a cluster. No connection is opened yet.
     pub fn new(cluster: &Cluster) -> ApiClients {
-        let client = |name, http2_connections_max, http1_connections_max| {
-            cluster.client(name, ConnectionLimits { http2_connections_max, http1_connections_max })
+        let with_pings = |name, http2_connections_max, http1_connections_max, pings| {
+            let limits = ConnectionLimits { http2_connections_max, http1_connections_max };
+            cluster.client_with_pings(name, limits, pings)
         };
+        let client =
+            |name, n_http2, n_http1| with_pings(name, n_http2, n_http1, PingSettings::DEFAULT);
         ApiClients {
             bind: client("bind", 4, 64),
             other: client("other", 2, 16),
             // Over HTTP/1.1 each watch occupies a connection.
             watch: client("watch", 2, 64),
             events: client("events", 1, 16),
-            lease: client("lease", 1, 2),
+            lease: with_pings("lease", 1, 2, PingSettings::LEASE),
             // With watches.
             services: client("services", 2, 64),
         }
@@ -144,7 +152,7 @@ impl Request {
 pub struct Reply {
     /// The HTTP status.
     pub status: u16,
-    /// The Retry-After header.
+    /// The Retry-After header, at most a minute.
     pub retry_after: Option<Duration>,
     /// Whether the body is protobuf; else it is JSON.
     pub is_protobuf: bool,
@@ -156,6 +164,11 @@ impl Reply {
     /// Whether the status is 2xx.
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
+    }
+
+    /// How long to wait before the request is sent again, as client-go: Retry-After of a response with status 429 or 5xx.
+    pub fn retry_pause(&self) -> Option<Duration> {
+        self.retry_after.filter(|_| self.status == 429 || self.status >= 500)
     }
 }
 
@@ -214,7 +227,7 @@ impl SendError {
 pub struct ResponseStream {
     /// The HTTP status.
     pub status: u16,
-    /// The Retry-After header.
+    /// The Retry-After header, at most a minute.
     pub retry_after: Option<Duration>,
     /// Whether the body is protobuf; else it is JSON.
     pub is_protobuf: bool,
@@ -252,14 +265,36 @@ impl Request {
     }
 }
 
+/// How often a response with `Retry-After` is retried, as in client-go.
+pub(crate) const N_RETRIES_MAX: u32 = 10;
+
+/// How far a request has come, also when it is canceled.
+#[derive(Default)]
+struct Progress {
+    /// When it was sent; `None` before that.
+    sent_at: Option<Instant>,
+    /// Its HTTP/2 connection.
+    h2_id: Option<u64>,
+}
+
 /// How often a request is sent again over another connection when its connection was closed before it was sent.
 const N_RESENDS: usize = 3;
 
 impl Cluster {
     /// A client with its own connection pool. No connection is opened before the first request.
     pub fn client(&self, name: &'static str, limits: ConnectionLimits) -> ApiClient {
+        self.client_with_pings(name, limits, PingSettings::DEFAULT)
+    }
+
+    fn client_with_pings(
+        &self,
+        name: &'static str,
+        limits: ConnectionLimits,
+        pings: PingSettings,
+    ) -> ApiClient {
         let server = self.server().into();
-        ApiClient { pool: Arc::new(Pool::new(self.clone(), name, limits)), server, observer: None }
+        let pool = Arc::new(Pool::new(self.clone(), name, limits, pings));
+        ApiClient { pool, server, observer: None }
     }
 }
 
@@ -275,9 +310,9 @@ impl ApiClient {
     ///
     /// When there is no response, or it is too large.
     pub async fn call(&self, request: &Request) -> Result<Reply, SendError> {
-        let mut was_sent = false;
+        let mut progress = Progress::default();
         let whole = async {
-            let (response, slot) = self.send(request.outgoing(), &mut was_sent).await?;
+            let (response, slot) = self.send(request.outgoing(), &mut progress).await?;
             let stream = self.response_stream(response, slot);
             let (status, retry_after, is_protobuf) =
                 (stream.status, stream.retry_after, stream.is_protobuf);
@@ -286,7 +321,26 @@ impl ApiClient {
         };
         match tokio::time::timeout(request.timeout, whole).await {
             Ok(result) => result,
-            Err(_) => Err(self.timed_out(request.timeout, was_sent)),
+            Err(_) => Err(self.timed_out(request.timeout, &progress)),
+        }
+    }
+
+    /// The same, but while the server asks for that with Retry-After, the request is sent again, as client-go does.
+    ///
+    /// # Errors
+    ///
+    /// When there is no response, or it is too large.
+    pub async fn call_with_retries(&self, request: &Request) -> Result<Reply, SendError> {
+        let mut n_retries = 0;
+        loop {
+            let reply = self.call(request).await?;
+            match reply.retry_pause() {
+                Some(pause) if n_retries < N_RETRIES_MAX => {
+                    n_retries += 1;
+                    tokio::time::sleep(pause).await;
+                }
+                _ => return Ok(reply),
+            }
         }
     }
 
@@ -296,27 +350,43 @@ impl ApiClient {
     ///
     /// When the head of the response does not arrive.
     pub async fn open_stream(&self, request: &Request) -> Result<ResponseStream, SendError> {
-        let mut was_sent = false;
-        let sent = self.send(request.outgoing(), &mut was_sent);
+        let mut progress = Progress::default();
+        let sent = self.send(request.outgoing(), &mut progress);
         match tokio::time::timeout(request.timeout, sent).await {
             Ok(opened) => opened.map(|(response, slot)| self.response_stream(response, slot)),
-            Err(_) => Err(self.timed_out(request.timeout, was_sent)),
+            Err(_) => Err(self.timed_out(request.timeout, &progress)),
         }
     }
 
+    /// Sends a request, and again when the server did not accept the credentials (then it has not executed it) and there are newer ones.
     async fn send(
         &self,
         request: Outgoing<'_>,
-        was_sent: &mut bool,
+        progress: &mut Progress,
+    ) -> Result<(http::Response<Incoming>, Slot), SendError> {
+        let (response, slot) = self.send_once(&request, progress).await?;
+        let is_rejected = response.status() == http::StatusCode::UNAUTHORIZED;
+        if !is_rejected || !self.pool.cluster().reload_access(slot.generation()).await {
+            return Ok((response, slot));
+        }
+        drop((response, slot));
+        *progress = Progress::default();
+        self.send_once(&request, progress).await
+    }
+
+    async fn send_once(
+        &self,
+        request: &Outgoing<'_>,
+        progress: &mut Progress,
     ) -> Result<(http::Response<Incoming>, Slot), SendError> {
         let cluster = self.pool.cluster();
         for _ in 0..N_RESENDS {
             let mut slot = self.pool.acquire_slot().await.map_err(|text| self.not_sent(text))?;
             let unsigned =
-                self.build(&request, slot.is_h2()).map_err(|text| self.not_sent(text))?;
+                self.build(request, slot.h2_id().is_some()).map_err(|text| self.not_sent(text))?;
             let signed = cluster.add_credentials(unsigned).await;
             let signed = signed.map_err(|error| self.not_sent(error_chain(&*error).into()))?;
-            *was_sent = true;
+            *progress = Progress { sent_at: Some(Instant::now()), h2_id: slot.h2_id() };
             let mut sent = SentRequest::new(self, request.method);
             match slot.send(signed).await {
                 Ok(response) => {
@@ -325,7 +395,7 @@ impl ApiClient {
                 }
                 Err(None) => {
                     sent.was_sent = false;
-                    *was_sent = false;
+                    *progress = Progress::default();
                 }
                 Err(Some(error)) => {
                     let text = error_chain(&error).into();
@@ -339,20 +409,11 @@ impl ApiClient {
     fn response_stream(&self, response: http::Response<Incoming>, slot: Slot) -> ResponseStream {
         let (head, body) = response.into_parts();
         let status = head.status.as_u16();
-        if status == 401 {
-            self.discard_credentials();
-        }
         let is_protobuf = head.headers.get(header::CONTENT_TYPE).is_some_and(|kind| {
             kind.as_bytes().starts_with(b"application/vnd.kubernetes.protobuf")
         });
         let retry_after = retry_after(&head.headers);
         ResponseStream { status, retry_after, is_protobuf, body, slot, server: self.server.clone() }
-    }
-
-    /// The server did not accept the credentials. A connection uses its client certificate, even an expired one, until it is closed.
-    fn discard_credentials(&self) {
-        self.pool.cluster().mark_tls_config_stale();
-        self.pool.discard_connections();
     }
 
     fn build(&self, request: &Outgoing<'_>, is_h2: bool) -> Result<Unsigned, Arc<str>> {
@@ -386,7 +447,12 @@ impl ApiClient {
         SendError::NotSent { server: self.server.clone(), text }
     }
 
-    fn timed_out(&self, after: Duration, was_sent: bool) -> SendError {
+    /// The next request must not wait for the same connection, which may be dead.
+    fn timed_out(&self, after: Duration, progress: &Progress) -> SendError {
+        if let Some(sent_at) = progress.sent_at {
+            self.pool.retire(progress.h2_id, sent_at);
+        }
+        let was_sent = progress.sent_at.is_some();
         SendError::TimedOut { server: self.server.clone(), after, was_sent }
     }
 }
@@ -423,7 +489,7 @@ impl Drop for SentRequest<'_> {
 /// The Retry-After header in seconds; dates are ignored, as in client-go.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
+    Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
 }
 
 impl ResponseStream {
@@ -433,8 +499,10 @@ impl ResponseStream {
     ///
     /// When the connection is lost, or nothing arrives within `timeout`.
     pub async fn next(&mut self, timeout: Duration) -> Result<Option<Bytes>, SendError> {
+        let since = Instant::now();
         loop {
             let Ok(frame) = tokio::time::timeout(timeout, self.body.frame()).await else {
+                self.slot.retire(since);
                 let server = self.server.clone();
                 return Err(SendError::TimedOut { server, after: timeout, was_sent: true });
             };
@@ -482,4 +550,26 @@ impl ResponseStream {
 
 fn connection_lost(server: &Arc<str>, error: &(dyn std::error::Error + 'static)) -> SendError {
     SendError::Lost { server: server.clone(), text: error_chain(error).into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_headers_are_bounded() {
+        #[track_caller]
+        fn check(header: &'static str, want_s: Option<u64>) {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::RETRY_AFTER, http::HeaderValue::from_static(header));
+            assert_eq!(retry_after(&headers), want_s.map(Duration::from_secs), "{header:?}");
+        }
+        check("0", Some(0));
+        check(" 7 ", Some(7));
+        check("86400", Some(60));
+        check("18446744073709551615", Some(60));
+        check("99999999999999999999999", None);
+        check("-1", None);
+        check("Fri, 31 Dec 1999 23:59:59 GMT", None);
+    }
 }

@@ -4,14 +4,15 @@
 //! whether a missing additional kind matters is for the caller to say.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::{Client, Config};
+use kube::Config;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use loadmaster_api::document::Document;
 use loadmaster_api::snapshot::Snapshot;
 use loadmaster_stdx::Set;
 
+use crate::api_client::ConnectionLimits;
+use crate::connect::{self, Cluster, ConnectError};
 use crate::kinds::{ApiResource, Kind, UnreadCause};
 use crate::paged_list;
 pub use crate::read_cluster_error::ReadClusterError;
@@ -49,7 +50,11 @@ pub struct ClusterReadOptions {
     pub raw_nodes_and_pods: bool,
 }
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const USER_AGENT: &str = concat!("loadmaster/", env!("CARGO_PKG_VERSION"));
+
+/// The lists are read one after the other.
+const LIMITS: ConnectionLimits =
+    ConnectionLimits { http2_connections_max: 1, http1_connections_max: 1 };
 
 /// Reads all objects of the cluster. Blocks.
 ///
@@ -69,13 +74,10 @@ async fn read(
     options: &KubeconfigSource,
     read_options: &ClusterReadOptions,
 ) -> Result<ClusterObjects, ReadClusterError> {
-    let mut config = load_config(options).await?;
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(paged_list::PAGE_TIMEOUT);
-    let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    let config = load_config(options).await?;
     let namespace = config.default_namespace.clone();
-    let client = Client::try_from(config)
-        .map_err(|error| ReadClusterError::Config { text: error.to_string() })?;
+    let cluster = Cluster::from_config(config, USER_AGENT).await?;
+    let client = cluster.client("explain", LIMITS);
     let mut objects = ClusterObjects {
         snapshot: Snapshot::default(),
         documents: Vec::new(),
@@ -84,8 +86,7 @@ async fn read(
         namespace,
     };
     for kind in Kind::ALL.into_iter().chain(read_options.extra_kinds.iter().copied()) {
-        let request =
-            paged_list::ListRequest { client: &client, server: &server, kind: kind.resource() };
+        let request = paged_list::ListRequest { client: &client, kind: kind.resource() };
         match paged_list::list_all_pages(&request).await {
             Ok(pages) => objects.add_kind(kind, pages, read_options)?,
             Err(paged_list::ListError::Optional(cause)) => objects.add_unread(kind, cause),
@@ -125,20 +126,30 @@ impl ClusterObjects {
     }
 }
 
+/// The configuration that a kubeconfig, or the service account, gives.
 pub(crate) async fn load_config(options: &KubeconfigSource) -> Result<Config, ReadClusterError> {
-    let selected =
-        KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
-    let wrong = |error: KubeconfigError| ReadClusterError::Config { text: error.to_string() };
-    match (&options.kubeconfig, &options.context) {
-        (Some(file), _) => {
-            let file = Kubeconfig::read_from(file).map_err(wrong)?;
-            Config::from_custom_kubeconfig(file, &selected).await.map_err(wrong)
+    let KubeconfigSource { kubeconfig, context } = options;
+    let read = match kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let selected = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
+    let (config, file) = match read {
+        Ok(file) => (Config::from_custom_kubeconfig(file.clone(), &selected).await, Some(file)),
+        Err(error) => (Err(error), None),
+    };
+    let mut config = match config.map_err(connect::kubeconfig_error) {
+        Ok(config) => config,
+        Err(error) if kubeconfig.is_none() && context.is_none() => {
+            let both =
+                |in_cluster| ConnectError::Config { text: format!("{error}, and {in_cluster}") };
+            Config::incluster().map_err(both)?
         }
-        (None, Some(_)) => Config::from_kubeconfig(&selected).await.map_err(wrong),
-        (None, None) => Config::infer()
-            .await
-            .map_err(|error| ReadClusterError::Config { text: error.to_string() }),
-    }
+        Err(error) => return Err(error.into()),
+    };
+    let file = file.as_ref().map(|file| (file, context.as_deref()));
+    config.proxy_url = connect::proxy_url(&config.cluster_url, file)?;
+    Ok(config)
 }
 
 /// Adds the objects of one kind.

@@ -2,21 +2,26 @@
 
 #![expect(clippy::disallowed_types, reason = "certificates are shared between tasks")]
 
+mod proxy;
+
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderValue;
 use http_body_util::Full;
 use kube::Config;
-use kube::client::ConfigExt;
+use kube::client::{AuthError, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use loadmaster_config::redact_password;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::time::Instant;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Layer, ServiceExt, service_fn};
+
+pub(crate) use proxy::{Proxy, basic_auth_header, is_loopback, proxy_url};
 
 use crate::status::error_chain;
 
@@ -67,11 +72,17 @@ pub enum ConnectError {
         /// What is wrong.
         text: String,
     },
-    /// Only plain HTTP proxies are supported.
-    #[error("proxy {proxy:?}: expected http://HOST:PORT")]
+    /// Only HTTP proxies are supported.
+    #[error("proxy {proxy:?}: expected http://HOST:PORT or https://HOST:PORT")]
     Proxy {
-        /// As it was given.
+        /// As it was given, without a password.
         proxy: String,
+    },
+    /// Credentials were loaded again from a kubeconfig that now has another server.
+    #[error("the configuration now has another server, {server}")]
+    OtherServer {
+        /// The new server's address.
+        server: String,
     },
 }
 
@@ -82,13 +93,24 @@ pub struct Cluster {
 }
 
 struct Shared {
-    config: Config,
+    source: Source,
     server: String,
+    namespace: String,
     address: Address,
-    proxy: Option<Address>,
+    server_name: Option<ServerName<'static>>,
+    proxy: Option<Proxy>,
     user_agent: HeaderValue,
-    credentials: CredentialsService,
-    tls: Mutex<Tls>,
+    access: Mutex<Access>,
+    /// Locked while credentials are loaded again.
+    loading: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// What credentials and certificates are loaded from.
+enum Source {
+    /// A kubeconfig, or the service account.
+    Options(ClusterOptions),
+    /// A configuration in memory, which may name files and exec plugins.
+    Config(Box<Config>),
 }
 
 /// Host and port. The host has no brackets.
@@ -103,15 +125,17 @@ pub(crate) struct Address {
     pub prefix: String,
 }
 
-struct Tls {
-    config: Option<Arc<ClientConfig>>,
-    name: Option<ServerName<'static>>,
-    built: Instant,
-    is_stale: bool,
+/// Credentials and certificates, as last loaded.
+struct Access {
+    generation: u64,
+    /// When they were last loaded again, or it was tried.
+    tried_at: Option<Instant>,
+    credentials: CredentialsService,
+    tls: Option<Arc<ClientConfig>>,
 }
 
-/// Certificates are read anew this often at most when the server stops accepting them.
-const TLS_REBUILD_MIN: Duration = Duration::from_secs(10);
+/// Credentials that the server rejects are loaded again this often at most: an exec plugin is a process.
+const RELOAD_PERIOD_MIN: Duration = Duration::from_secs(2);
 
 /// A request on its way to be signed, and signed.
 pub(crate) type Unsigned = http::Request<Full<Bytes>>;
@@ -124,11 +148,8 @@ impl Cluster {
     ///
     /// When there is no cluster, or its address, certificates or credentials cannot be used.
     pub async fn from_options(options: &ClusterOptions) -> Result<Cluster, ConnectError> {
-        let mut config = config(options).await?;
-        if let Some(master) = &options.master {
-            config.cluster_url = master_url(master)?;
-        }
-        Cluster::from_config(config, &options.user_agent).await
+        let source = Source::Options(options.clone());
+        Cluster::load(source, options.user_agent.clone()).await
     }
 
     /// With what kube-rs calls a configuration.
@@ -136,30 +157,44 @@ impl Cluster {
         config: Config,
         user_agent: &str,
     ) -> Result<Cluster, ConnectError> {
-        let agent = HeaderValue::from_str(user_agent).map_err(|_| {
+        Cluster::load(Source::Config(Box::new(config)), user_agent.to_owned()).await
+    }
+
+    async fn load(source: Source, user_agent: String) -> Result<Cluster, ConnectError> {
+        let user_agent = HeaderValue::from_str(&user_agent).map_err(|_| {
             let text = format!("user agent {user_agent:?} is not a valid header value");
             ConnectError::Config { text }
         })?;
         // Exec plugins and files block.
-        let made = tokio::task::spawn_blocking(move || Cluster::build(config, agent)).await;
+        let made = tokio::task::spawn_blocking(move || Cluster::build(source, user_agent)).await;
         made.unwrap_or_else(|error| Err(ConnectError::Config { text: error.to_string() }))
     }
 
-    fn build(config: Config, user_agent: HeaderValue) -> Result<Cluster, ConnectError> {
-        let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    fn build(source: Source, user_agent: HeaderValue) -> Result<Cluster, ConnectError> {
+        let config = source.config()?;
+        let server = displayed_url(&config.cluster_url);
         let address = address(&config.cluster_url)?;
-        let proxy = config.proxy_url.as_ref().map(proxy).transpose()?;
-        let credentials = credentials_service(&config, &server)?;
-        let mut tls = Tls { config: None, name: None, built: Instant::now(), is_stale: false };
-        if address.is_https {
-            tls.config = Some(build_tls(&config, &server)?);
-            let name = config.tls_server_name.clone().unwrap_or_else(|| address.host.clone());
-            let wrong =
-                |_| ConnectError::Address { address: name.clone(), text: "not a host name" };
-            tls.name = Some(ServerName::try_from(name.clone()).map_err(wrong)?);
-        }
-        let tls = Mutex::new(tls);
-        let shared = Shared { config, server, address, proxy, user_agent, credentials, tls };
+        let proxy = config.proxy_url.as_ref().map(Proxy::new).transpose()?;
+        let server_name = match address.is_https {
+            true => {
+                let name = config.tls_server_name.clone().unwrap_or_else(|| address.host.clone());
+                Some(tls_server_name(name)?)
+            }
+            false => None,
+        };
+        let needs_tls = needs_tls(&address, proxy.as_ref());
+        let access = Access::new(&config, &server, needs_tls)?;
+        let shared = Shared {
+            source,
+            server,
+            namespace: config.default_namespace,
+            address,
+            server_name,
+            proxy,
+            user_agent,
+            access: Mutex::new(access),
+            loading: Arc::default(),
+        };
         Ok(Cluster { shared: Arc::new(shared) })
     }
 
@@ -170,14 +205,14 @@ impl Cluster {
 
     /// The namespace of the current context.
     pub fn default_namespace(&self) -> &str {
-        &self.shared.config.default_namespace
+        &self.shared.namespace
     }
 
     pub(crate) fn address(&self) -> &Address {
         &self.shared.address
     }
 
-    pub(crate) fn proxy(&self) -> Option<&Address> {
+    pub(crate) fn proxy(&self) -> Option<&Proxy> {
         self.shared.proxy.as_ref()
     }
 
@@ -187,72 +222,173 @@ impl Cluster {
         mut request: Unsigned,
     ) -> Result<Unsigned, BoxError> {
         request.headers_mut().insert(http::header::USER_AGENT, self.shared.user_agent.clone());
-        Ok(self.shared.credentials.clone().oneshot(request).await?.into_body())
+        let credentials = self.access().credentials.clone();
+        Ok(credentials.oneshot(request).await?.into_body())
     }
 
-    /// The TLS configuration; None for plain HTTP. Certificates that the server has rejected are read again.
-    pub(crate) async fn tls(&self) -> Option<(Arc<ClientConfig>, ServerName<'static>)> {
-        let rebuild = {
-            let mut tls = self.shared.tls.lock().unwrap_or_else(PoisonError::into_inner);
-            let rebuild = tls.is_stale && tls.built.elapsed() >= TLS_REBUILD_MIN;
-            if rebuild {
-                tls.is_stale = false;
-                tls.built = Instant::now();
+    /// The TLS configuration; None for plain HTTP without a proxy over TLS.
+    pub(crate) fn tls(&self) -> Option<Arc<ClientConfig>> {
+        self.access().tls.clone()
+    }
+
+    /// The name to verify in the server's certificate; None for plain HTTP.
+    pub(crate) fn server_name(&self) -> Option<ServerName<'static>> {
+        self.shared.server_name.clone()
+    }
+
+    /// Incremented when credentials and certificates are loaded again.
+    pub(crate) fn access_generation(&self) -> u64 {
+        self.access().generation
+    }
+
+    fn access(&self) -> MutexGuard<'_, Access> {
+        self.shared.access.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loads credentials and certificates again, because those of this generation were rejected, by the server or by us: token, certificate
+    /// or kubeconfig files may have been replaced, and exec plugins give new credentials. Returns whether newer ones are there.
+    pub(crate) async fn reload_access(&self, rejected_generation: u64) -> bool {
+        let loading = self.shared.loading.clone().lock_owned().await;
+        {
+            let mut access = self.access();
+            if access.generation != rejected_generation {
+                return true;
             }
-            rebuild && tls.config.is_some()
-        };
-        if rebuild {
-            let shared = self.shared.clone();
-            let built =
-                tokio::task::spawn_blocking(move || build_tls(&shared.config, &shared.server));
-            match built.await {
-                Ok(Ok(fresh)) => {
-                    let mut tls = self.shared.tls.lock().unwrap_or_else(PoisonError::into_inner);
-                    tls.config = Some(fresh);
-                }
-                Ok(Err(error)) => {
-                    tracing::warn!(error = %error_chain(&error), "Reading the client certificates again failed, keeping the old ones")
-                }
-                Err(error) => tracing::error!(%error, "The task that reads certificates failed"),
+            if access.tried_at.is_some_and(|at| at.elapsed() < RELOAD_PERIOD_MIN) {
+                return false;
+            }
+            access.tried_at = Some(Instant::now());
+        }
+        let cluster = self.clone();
+        // Goes on when the request that waits for it times out, so that there is never more than one exec plugin.
+        let loaded = tokio::task::spawn_blocking(move || {
+            let _loading = loading;
+            cluster.load_access()
+        });
+        match loaded.await {
+            Ok(Ok(())) => {
+                tracing::info!(
+                    server = self.server(),
+                    "Credentials and certificates were loaded again"
+                );
+                true
+            }
+            Ok(Err(error)) => {
+                let error = error_chain(&error);
+                tracing::warn!(
+                    error,
+                    "Loading credentials and certificates again failed, keeping the old ones"
+                );
+                false
+            }
+            Err(error) => {
+                tracing::error!(%error, "The task that loads credentials failed");
+                false
             }
         }
-        let tls = self.shared.tls.lock().unwrap_or_else(PoisonError::into_inner);
-        tls.config.clone().zip(tls.name.clone())
     }
 
-    /// Has the certificates read again: the server no longer accepts the client certificate.
-    pub(crate) fn mark_tls_config_stale(&self) {
-        self.shared.tls.lock().unwrap_or_else(PoisonError::into_inner).is_stale = true;
+    fn load_access(&self) -> Result<(), ConnectError> {
+        let config = self.shared.source.config()?;
+        // Never send credentials of one cluster to another one.
+        if address(&config.cluster_url)? != self.shared.address {
+            return Err(ConnectError::OtherServer { server: displayed_url(&config.cluster_url) });
+        }
+        let needs_tls = needs_tls(&self.shared.address, self.shared.proxy.as_ref());
+        let loaded = Access::new(&config, &self.shared.server, needs_tls)?;
+        let mut access = self.access();
+        let (generation, tried_at) = (access.generation + 1, access.tried_at);
+        *access = Access { generation, tried_at, ..loaded };
+        Ok(())
     }
+}
+
+impl Access {
+    /// Runs exec plugins and reads files.
+    fn new(config: &Config, server: &str, needs_tls: bool) -> Result<Access, ConnectError> {
+        let credentials = credentials_service(config, server)?;
+        let tls = needs_tls.then(|| build_tls(config, server)).transpose()?;
+        Ok(Access { generation: 0, tried_at: None, credentials, tls })
+    }
+}
+
+impl Source {
+    /// Reads the kubeconfig or the service account's files. Blocks.
+    fn config(&self) -> Result<Config, ConnectError> {
+        match self {
+            Source::Options(options) => load_config(options),
+            Source::Config(config) => Ok((**config).clone()),
+        }
+    }
+}
+
+fn needs_tls(address: &Address, proxy: Option<&Proxy>) -> bool {
+    address.is_https || proxy.is_some_and(|proxy| proxy.address.is_https)
+}
+
+/// A name to verify in a certificate.
+pub(crate) fn tls_server_name(name: String) -> Result<ServerName<'static>, ConnectError> {
+    let wrong = |_| ConnectError::Address { address: name.clone(), text: "not a host name" };
+    ServerName::try_from(name.clone()).map_err(wrong)
+}
+
+/// A URL for messages.
+fn displayed_url(url: &http::Uri) -> String {
+    redact_password(url.to_string().trim_end_matches('/'))
 }
 
 /// As upstream: the given kubeconfig file, else the service account; never `$KUBECONFIG`.
-async fn config(options: &ClusterOptions) -> Result<Config, ConnectError> {
-    let selected =
-        KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
-    let wrong = |error: KubeconfigError| ConnectError::Config { text: error.to_string() };
-    match (&options.kubeconfig, &options.master) {
-        (Some(file), _) => {
-            let file = Kubeconfig::read_from(file).map_err(wrong)?;
-            Config::from_custom_kubeconfig(file, &selected).await.map_err(wrong)
+fn load_config(options: &ClusterOptions) -> Result<Config, ConnectError> {
+    let ClusterOptions { kubeconfig, context, master, .. } = options;
+    let mut file = None;
+    let mut config = match (kubeconfig, master) {
+        (Some(path), _) => {
+            let read = Kubeconfig::read_from(path).map_err(kubeconfig_error)?;
+            let config = config_of_context(read.clone(), context.clone())?;
+            file = Some(read);
+            config
         }
-        (None, Some(master)) => Ok(Config::new(master_url(master)?)),
+        (None, Some(master)) => Config::new(master_url(master)?),
         (None, None) => Config::incluster().map_err(|error| {
             let text = format!("no kubeconfig was given, and {error}");
             ConnectError::Config { text }
-        }),
+        })?,
+    };
+    if let Some(master) = master {
+        config.cluster_url = master_url(master)?;
     }
+    let file = file.as_ref().map(|file| (file, context.as_deref()));
+    config.proxy_url = proxy_url(&config.cluster_url, file)?;
+    Ok(config)
+}
+
+/// What kube-rs makes of a context. Must be called in a thread of the runtime that may block.
+fn config_of_context(file: Kubeconfig, context: Option<String>) -> Result<Config, ConnectError> {
+    let selected = KubeConfigOptions { context, ..KubeConfigOptions::default() };
+    let loaded = Config::from_custom_kubeconfig(file, &selected);
+    tokio::runtime::Handle::current().block_on(loaded).map_err(kubeconfig_error)
+}
+
+/// An error of kube-rs without the lines of the file that it repeats: they may hold a token or a key.
+pub(crate) fn kubeconfig_error(error: KubeconfigError) -> ConnectError {
+    let text = match &error {
+        KubeconfigError::Parse(error) => {
+            format!("failed to parse kubeconfig YAML: {}", error.without_snippet())
+        }
+        error => error.to_string(),
+    };
+    ConnectError::Config { text }
 }
 
 fn master_url(master: &str) -> Result<http::Uri, ConnectError> {
-    let invalid = |text| ConnectError::Address { address: master.to_owned(), text };
+    let invalid = |text| ConnectError::Address { address: redact_password(master), text };
     // As client-go's DefaultServerURL: a bare host means HTTP.
     let full = if master.contains("://") { master.to_owned() } else { format!("http://{master}") };
     full.parse().map_err(|_| invalid("not a URL"))
 }
 
 pub(crate) fn address(url: &http::Uri) -> Result<Address, ConnectError> {
-    let invalid = |text| ConnectError::Address { address: url.to_string(), text };
+    let invalid = |text| ConnectError::Address { address: redact_password(&url.to_string()), text };
     let is_https = match url.scheme_str() {
         Some("https") => true,
         Some("http") => false,
@@ -269,18 +405,11 @@ pub(crate) fn address(url: &http::Uri) -> Result<Address, ConnectError> {
     })
 }
 
-fn proxy(url: &http::Uri) -> Result<Address, ConnectError> {
-    match address(url) {
-        Ok(address) if !address.is_https => Ok(address),
-        _ => Err(ConnectError::Proxy { proxy: url.to_string() }),
-    }
-}
-
 /// kube-rs' layers around a service that returns the request: only the headers that they add are used.
 fn credentials_service(config: &Config, server: &str) -> Result<CredentialsService, ConnectError> {
     let wrong = |error: kube::Error| ConnectError::Credentials {
         server: server.to_owned(),
-        text: error_chain(&error),
+        text: credentials_error_text(&error),
     };
     let echo =
         service_fn(
@@ -291,6 +420,20 @@ fn credentials_service(config: &Config, server: &str) -> Result<CredentialsServi
         None => BoxCloneSyncService::new(headers.layer(echo)),
         Some(auth) => BoxCloneSyncService::new(headers.layer(auth.layer(echo))),
     })
+}
+
+/// An error of kube-rs without output and environment of an exec plugin: they may hold tokens and keys.
+fn credentials_error_text(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    match causes.find_map(|cause| cause.downcast_ref::<AuthError>()) {
+        Some(AuthError::AuthExecRun { out, .. }) => {
+            format!("the exec plugin failed with {}", out.status)
+        }
+        Some(AuthError::AuthExecParse(error)) => {
+            format!("decoding the output of the exec plugin: {}", error.without_snippet())
+        }
+        _ => error_chain(error),
+    }
 }
 
 fn build_tls(config: &Config, server: &str) -> Result<Arc<ClientConfig>, ConnectError> {

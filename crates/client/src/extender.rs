@@ -27,17 +27,16 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::client::conn::http1;
 use kube::Config;
 use kube::client::ConfigExt;
+use loadmaster_config::redact_password;
 use loadmaster_config::v1::{Extender, ExtenderTlsConfig};
-use loadmaster_extender::chain::redact_password;
 use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde::de::IgnoredAny;
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::connect::{Address, address};
-use crate::dial::handshake_http1;
+use crate::connect::{Address, address, basic_auth_header};
+use crate::dial::{connect_tcp, handshake_http1};
 use crate::status::error_chain;
 
 /// The size limit of a response is this plus twice the size of the request: a valid response repeats at most the nodes of the
@@ -208,8 +207,7 @@ impl ExtenderClient {
     }
 
     async fn dial(&self, address: &Address) -> Result<Connection, String> {
-        let stream = TcpStream::connect((&*address.host, address.port)).await;
-        let stream = stream.map_err(|error| {
+        let stream = connect_tcp(address).await.map_err(|error| {
             let to = &address.authority;
             match error.kind() {
                 io::ErrorKind::ConnectionRefused => {
@@ -218,7 +216,6 @@ impl ExtenderClient {
                 _ => format!("dial tcp {to}: {error}"),
             }
         })?;
-        stream.set_nodelay(true).map_err(|error| error.to_string())?;
         if !address.is_https {
             return handshake_http1(stream).await;
         }
@@ -239,17 +236,6 @@ impl ExtenderClient {
             idle.push(connection);
         }
     }
-}
-
-/// The Authorization header that Go's client makes of `USER:PASSWORD@` in a URL.
-fn basic_auth_header(url: &http::Uri) -> Option<HeaderValue> {
-    let (user, _) = url.authority()?.as_str().rsplit_once('@')?;
-    let (user, password) = user.split_once(':').unwrap_or((user, ""));
-    let decoded = |text| percent_encoding::percent_decode_str(text);
-    let both: Vec<u8> = decoded(user).chain(*b":").chain(decoded(password)).collect();
-    let mut value = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(both))).ok()?;
-    value.set_sensitive(true);
-    Some(value)
 }
 
 /// The Host header as Go writes it: without the default port.

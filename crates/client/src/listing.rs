@@ -50,7 +50,7 @@ async fn try_list<T>(
             response_bytes_max: PAGE_BYTES_MAX,
             ..Request::get(list_path(kind, "", &after, PAGE_LEN))
         };
-        let reply = client.call(&request).await.map_err(|error| error.to_string())?;
+        let reply = client.call_with_retries(&request).await.map_err(|error| error.to_string())?;
         if reply.status == 410 && !after.is_empty() {
             return Ok(None);
         }

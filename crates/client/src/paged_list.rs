@@ -2,18 +2,16 @@
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use kube::Client;
-use kube::client::Body;
 use loadmaster_api::document::Document;
 use serde::Deserialize;
 
+use crate::api_client::{ApiClient, Request, SendError};
 use crate::kinds::{ApiResource, UnreadCause};
 use crate::read_cluster_error::ReadClusterError;
-use crate::status::{error_chain, percent_encode, status_message};
+use crate::status::{percent_encode, status_message};
 
 /// The time in which a page must arrive.
-pub(crate) const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Objects per page, and size limits of a page and of a list.
 const PAGE_LEN: usize = 500;
@@ -25,8 +23,7 @@ const N_RESTARTS: usize = 3;
 
 /// A server and the kind to list.
 pub(crate) struct ListRequest<'a> {
-    pub client: &'a Client,
-    pub server: &'a str,
+    pub client: &'a ApiClient,
     pub kind: &'a ApiResource,
 }
 
@@ -79,29 +76,20 @@ async fn try_list_all_pages(request: &ListRequest<'_>) -> Result<Option<Document
             break;
         }
     }
-    let name = format!("{}{}", request.server, request.kind.list_path());
+    let name = format!("{}{}", request.client.server(), request.kind.list_path());
     Ok(Some(Document::new(name, all)))
 }
 
 async fn get(request: &ListRequest<'_>, after: &str) -> Result<PageReply, ListError> {
-    let get = http::Request::get(uri(request.kind, after)).header("accept", "application/json");
-    let get = get.body(Body::empty()).map_err(|error| request.unreachable(error.to_string()))?;
-    let exchange = async {
-        let response = request
-            .client
-            .send(get)
-            .await
-            .map_err(|error| request.unreachable(error_chain(&error)))?;
-        let status = response.status().as_u16();
-        let body = Limited::new(response.into_body(), PAGE_BYTES_MAX).collect().await;
-        let bytes = body.map_err(|error| request.broken(&*error))?.to_bytes();
-        Ok::<_, ReadClusterError>((status, String::from_utf8_lossy(&bytes).into_owned()))
+    let get = Request {
+        timeout: PAGE_TIMEOUT,
+        response_bytes_max: PAGE_BYTES_MAX,
+        ..Request::get(uri(request.kind, after))
     };
-    let timely = tokio::time::timeout(PAGE_TIMEOUT, exchange).await;
-    let (status, text) = timely.map_err(|_| {
-        request.unreachable(format!("no response in {} s", PAGE_TIMEOUT.as_secs()))
-    })??;
-    match status {
+    let sent = request.client.call_with_retries(&get).await;
+    let reply = sent.map_err(|error| request.not_read(&error))?;
+    let text = String::from_utf8_lossy(&reply.body).into_owned();
+    match reply.status {
         200 => Ok(PageReply::Page(text)),
         410 if !after.is_empty() => Ok(PageReply::Expired),
         status => Err(request.refused(status, &status_message(&text))),
@@ -123,28 +111,30 @@ fn uri(kind: &ApiResource, after: &str) -> String {
 
 impl ListRequest<'_> {
     fn unreachable(&self, text: String) -> ReadClusterError {
-        ReadClusterError::Unreachable {
-            server: self.server.to_owned(),
-            resource: self.kind.resource,
-            text,
-        }
+        let (server, resource) = (self.client.server().to_owned(), self.kind.resource);
+        ReadClusterError::Unreachable { server, resource, text }
     }
 
-    fn broken(&self, error: &(dyn std::error::Error + 'static)) -> ReadClusterError {
-        if error.is::<LengthLimitError>() {
-            return self.too_large(PAGE_BYTES_MAX);
+    fn not_read(&self, error: &SendError) -> ReadClusterError {
+        match error {
+            SendError::TooLarge { bytes_max, .. } => self.too_large(*bytes_max),
+            SendError::NotSent { text, .. } | SendError::Lost { text, .. } => {
+                self.unreachable(text.to_string())
+            }
+            SendError::TimedOut { after, .. } => {
+                self.unreachable(format!("no response in {} s", after.as_secs()))
+            }
         }
-        self.unreachable(error_chain(error))
     }
 
     fn too_large(&self, bytes_max: usize) -> ReadClusterError {
-        let (server, resource) = (self.server.to_owned(), self.kind.resource);
+        let (server, resource) = (self.client.server().to_owned(), self.kind.resource);
         ReadClusterError::TooLarge { server, resource, bytes_max }
     }
 
     fn refused(&self, status: u16, message: &str) -> ListError {
         let ApiResource { resource, required, .. } = *self.kind;
-        let (server, message) = (self.server.to_owned(), message.to_owned());
+        let (server, message) = (self.client.server().to_owned(), message.to_owned());
         let rule = self.kind.cluster_role_rule();
         match status {
             401 => ReadClusterError::Unauthorized { server, message }.into(),

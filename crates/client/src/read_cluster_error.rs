@@ -2,6 +2,8 @@
 
 use loadmaster_api::snapshot::SnapshotError;
 
+use crate::connect::ConnectError;
+
 /// A cluster cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -9,12 +11,9 @@ pub enum ReadClusterError {
     /// The runtime for sockets and timers did not start.
     #[error("starting the network runtime")]
     Runtime(#[source] std::io::Error),
-    /// There is no usable kubeconfig. Carries the source's text, which repeats its own sources.
-    #[error("finding a cluster: {text}")]
-    Config {
-        /// What is wrong.
-        text: String,
-    },
+    /// There is no usable kubeconfig, or its address, certificates or credentials cannot be used.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     /// The API server did not respond.
     #[error("listing {resource} from {server}: {text}")]
     Unreachable {

@@ -4,7 +4,7 @@
 //! never
 //! its server address, its proxy, or its `insecure-skip-tls-verify`.
 
-use std::net::IpAddr;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 
 use crate::api_client::{ApiClient, ConnectionLimits, Reply, Request, SendError};
 use crate::cluster_reader::{self, KubeconfigSource};
-use crate::connect::{Cluster, ConnectError};
+use crate::connect::{Cluster, ConnectError, is_loopback};
 
 /// The port on which kube-scheduler and Loadmaster serve HTTPS.
 const PORT: u16 = 10259;
@@ -42,8 +42,8 @@ pub struct RemoteSchedulerOptions {
     pub user_agent: String,
 }
 
-/// How to authenticate.
-#[derive(Clone, Debug, Default)]
+/// How to authenticate. The `Debug` form does not have the token.
+#[derive(Clone, Default)]
 pub enum Credentials {
     /// Anonymous.
     #[default]
@@ -61,6 +61,22 @@ pub enum Credentials {
     },
     /// As the user of a kubeconfig.
     Kubeconfig(KubeconfigSource),
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Credentials::None => formatter.write_str("None"),
+            Credentials::Token(_) => formatter.write_str("Token(..)"),
+            Credentials::TokenFile(path) => formatter.debug_tuple("TokenFile").field(path).finish(),
+            Credentials::Certificate { certificate, .. } => {
+                formatter.debug_tuple("Certificate").field(certificate).finish()
+            }
+            Credentials::Kubeconfig(source) => {
+                formatter.debug_tuple("Kubeconfig").field(source).finish()
+            }
+        }
+    }
 }
 
 /// The scheduler cannot be queried.
@@ -203,11 +219,6 @@ fn url(server: &str) -> Result<http::Uri, ConnectError> {
     }
 }
 
-fn is_loopback(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
-}
-
 fn read_file(path: &Path) -> Result<Vec<u8>, RemoteSchedulerError> {
     let named = |source| RemoteSchedulerError::File { path: path.display().to_string(), source };
     std::fs::read(path).map_err(named)
@@ -245,6 +256,14 @@ mod tests {
         check("[::1]", Ok("https://[::1]:10259/"));
         check("a/scheduler", Ok("https://a:10259/scheduler"));
         check("a b", Err("not a URL"));
+    }
+
+    #[test]
+    fn tokens_are_not_shown() {
+        let credentials = Credentials::Token("secret".to_owned());
+        let options = RemoteSchedulerOptions { credentials, ..RemoteSchedulerOptions::default() };
+        let text = format!("{options:?}");
+        assert!(text.contains("Token(..)") && !text.contains("secret"), "{text}");
     }
 
     #[test]

@@ -264,8 +264,8 @@ pub struct ClientConnection {
     pub burst: i32,
 }
 
-/// A scheduler extender.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+/// A scheduler extender. Its `Debug` form has no keys and passwords.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Extender {
     /// URL prefix of all requests.
@@ -315,8 +315,8 @@ pub struct ExtenderManagedResource {
     pub ignored_by_scheduler: bool,
 }
 
-/// TLS settings for an extender.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+/// TLS settings for an extender. Their `Debug` form has no keys.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct ExtenderTlsConfig {
     /// Skip verification of the server certificate (insecure).

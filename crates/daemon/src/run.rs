@@ -168,7 +168,7 @@ pub fn build_configuration(
         profiles: profiles.collect(),
         initial_backoff: whole_seconds(config.pod_initial_backoff_seconds),
         max_backoff: whole_seconds(config.pod_max_backoff_seconds),
-        yaml: config.to_v1_yaml()?,
+        yaml: config.redacted().to_v1_yaml()?,
     })
 }
 

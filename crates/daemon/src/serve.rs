@@ -65,7 +65,7 @@ pub struct EndpointsConfig {
     pub metrics: Arc<Metrics>,
     /// `/healthz`, `/livez`, `/readyz`.
     pub health: Health,
-    /// `/configz`: the running configuration as JSON.
+    /// `/configz`: the running configuration as JSON, without keys and passwords.
     pub configz: Arc<dyn Fn() -> String + Send + Sync>,
     /// Further lines of `/statusz`.
     pub status_lines: Arc<dyn Fn() -> String + Send + Sync>,
@@ -96,7 +96,7 @@ impl EndpointsConfig {
     pub fn new(options: &Options, loaded: &LoadedConfig, metrics: Arc<Metrics>) -> EndpointsConfig {
         let release = options.reported_version.trim_start_matches('v');
         let flagz = loaded.gates.enabled("ComponentFlagz");
-        let configz = loaded.config.to_v1_json().unwrap_or_default();
+        let configz = loaded.config.redacted().to_v1_json().unwrap_or_default();
         EndpointsConfig {
             metrics,
             health: Health::default(),

@@ -169,7 +169,7 @@ impl StartupConfig {
                 "The reported version was set by --version"
             );
         }
-        if let Ok(config) = loaded.config.to_v1_yaml() {
+        if let Ok(config) = loaded.config.redacted().to_v1_yaml() {
             tracing::info!(v = 2, config, "Using component config");
         }
         Ok(CompletedConfig { options, loaded, logs, metrics })

@@ -4,12 +4,13 @@
 //! Nothing here does I/O: the caller takes the next extender from a chain, calls it, and passes the response to the chain.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_api::pod::Container;
 use loadmaster_api::{PodSpec, Str};
-use loadmaster_config::v1;
+use loadmaster_config::{redact_password, v1};
 
 use crate::messages::{
     ExtenderFilterResult, ExtenderPreemptionResult, HostPriorityList, MAX_EXTENDER_PRIORITY,
@@ -21,8 +22,8 @@ use crate::request::Verb;
 /// Upper end of a node's score (upstream's `MaxNodeScore`).
 const MAX_NODE_SCORE: i64 = 100;
 
-/// The configuration of an extender.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The configuration of an extender. Its `Debug` form has no password.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Extender {
     /// `urlPrefix`.
     pub url_prefix: String,
@@ -44,6 +45,12 @@ pub struct Extender {
     managed_resources: Vec<String>,
     /// Its index in the configuration.
     pub config_index: usize,
+}
+
+impl fmt::Debug for Extender {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Extender").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl Extender {
@@ -98,20 +105,6 @@ impl Extender {
         };
         self.managed_resources.is_empty()
             || pod.containers.iter().chain(&pod.init_containers).any(names_one)
-    }
-}
-
-/// A URL with `***` in place of its password, as Go's client prints it.
-pub fn redact_password(url: &str) -> String {
-    let begin = url.find("://").map_or(0, |at| at + 3);
-    let authority = url[begin..].split(['/', '?', '#']).next().unwrap_or_default();
-    let user = authority.rsplit_once('@').and_then(|(user, _)| user.split_once(':'));
-    match user {
-        Some((user, password)) => {
-            let from = begin + user.len() + 1;
-            format!("{}***{}", &url[..from], &url[from + password.len()..])
-        }
-        None => url.to_owned(),
     }
 }
 

@@ -19,7 +19,8 @@ use tower::{BoxError, service_fn};
 
 use super::pool::Slot;
 use super::{
-    ApiClient, CALL_TIMEOUT, Headers, JSON_MEDIA_TYPE, Outgoing, SendError, connection_lost,
+    ApiClient, CALL_TIMEOUT, Headers, JSON_MEDIA_TYPE, Outgoing, Progress, SendError,
+    connection_lost,
 };
 use crate::flowcontrol::TokenBucket;
 
@@ -70,17 +71,14 @@ impl ApiClient {
             headers: Headers::All(&head.headers),
             body: &body,
         };
-        let mut was_sent = false;
+        let mut progress = Progress::default();
         let began = Instant::now();
-        let sent = tokio::time::timeout(CALL_TIMEOUT, self.send(outgoing, &mut was_sent)).await;
+        let sent = tokio::time::timeout(CALL_TIMEOUT, self.send(outgoing, &mut progress)).await;
         let (response, slot) = match sent {
             Ok(sent) => sent?,
-            Err(_) => return Err(self.timed_out(CALL_TIMEOUT, was_sent).into()),
+            Err(_) => return Err(self.timed_out(CALL_TIMEOUT, &progress).into()),
         };
         let (mut head, body) = response.into_parts();
-        if head.status == http::StatusCode::UNAUTHORIZED {
-            self.discard_credentials();
-        }
         // The body is passed on as it is read.
         head.headers.remove(CONTENT_LENGTH);
         let timeout = if is_stream { STREAM_IDLE_TIMEOUT } else { CALL_TIMEOUT };
@@ -168,6 +166,7 @@ impl Body for KubeResponseBody {
             }
             Poll::Pending => this.timer.as_mut().poll(context).map(|()| {
                 let (server, after) = (this.server.clone(), this.timeout);
+                this.slot.retire(Instant::now() - after);
                 Some(Err(SendError::TimedOut { server, after, was_sent: true }))
             }),
         }

@@ -10,10 +10,11 @@ use http::Response;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::ConnectionLimits;
 use crate::connect::{Cluster, Unsigned};
-use crate::dial::{self, Sender};
+use crate::dial::{self, PingSettings, Sender};
 
 type H1 = http1::SendRequest<http_body_util::Full<bytes::Bytes>>;
 type H2 = http2::SendRequest<http_body_util::Full<bytes::Bytes>>;
@@ -23,6 +24,7 @@ pub(super) struct Pool {
     cluster: Cluster,
     name: &'static str,
     limits: ConnectionLimits,
+    pings: PingSettings,
     state: Mutex<State>,
     /// Notified when a slot becomes free, and all waiters when dialing ends.
     freed: Notify,
@@ -32,7 +34,7 @@ pub(super) struct Pool {
 struct State {
     h2: Vec<Http2Connection>,
     /// Idle connections.
-    h1_idle: Vec<H1>,
+    h1_idle: Vec<Http1Connection>,
     /// Number of HTTP/1.1 connections, busy ones included.
     n_h1: usize,
     /// Whether the last connection was HTTP/1.1.
@@ -49,22 +51,43 @@ struct Http2Connection {
     sender: H2,
     n_requests: usize,
     n_requests_max: Arc<AtomicUsize>,
+    proof: Proof,
+}
+
+/// An HTTP/1.1 connection.
+struct Http1Connection {
+    sender: H1,
+    proof: Proof,
+}
+
+/// Why a connection is used: it was alive recently, and has the credentials last loaded.
+#[derive(Clone, Copy)]
+struct Proof {
+    /// When it was opened, or a response last began.
+    heard_at: Instant,
+    /// The generation of its client certificate.
+    generation: u64,
 }
 
 /// HTTP/1.1 connections that are opened concurrently; of HTTP/2 connections only one, because it carries many requests.
 const N_DIALING_H1: usize = 8;
 
 enum Next {
-    Take(SlotConnection),
+    Take(SlotConnection, Proof),
     Dial,
     Wait,
     Fail(Arc<str>),
 }
 
 impl Pool {
-    pub(super) fn new(cluster: Cluster, name: &'static str, limits: ConnectionLimits) -> Pool {
+    pub(super) fn new(
+        cluster: Cluster,
+        name: &'static str,
+        limits: ConnectionLimits,
+        pings: PingSettings,
+    ) -> Pool {
         let (state, freed) = (Mutex::default(), Notify::new());
-        Pool { cluster, name, limits, state, freed }
+        Pool { cluster, name, limits, pings, state, freed }
     }
 
     pub(super) fn cluster(&self) -> &Cluster {
@@ -83,10 +106,11 @@ impl Pool {
             freed.as_mut().enable();
             let next = self.next(n_failures);
             match next {
-                Next::Take(connection) => {
+                Next::Take(connection, proof) => {
                     let mut slot = Slot {
                         pool: self.clone(),
                         connection: Some(connection),
+                        proof,
                         is_finished: false,
                     };
                     if slot.is_ready().await {
@@ -101,19 +125,22 @@ impl Pool {
     }
 
     fn next(&self, n_failures_before: u64) -> Next {
+        let generation = self.cluster.access_generation();
         let mut state = self.state();
         let state = &mut *state;
-        state.h2.retain(|shared| !shared.sender.is_closed());
+        let is_current = |proof: Proof| proof.generation == generation;
+        state.h2.retain(|shared| !shared.sender.is_closed() && is_current(shared.proof));
         let least = state.h2.iter_mut().min_by_key(|shared| shared.n_requests);
         if let Some(shared) = least
             && shared.n_requests < shared.n_requests_max.load(Ordering::Relaxed).max(1)
         {
             shared.n_requests += 1;
-            return Next::Take(SlotConnection::H2(shared.id, shared.sender.clone()));
+            let connection = SlotConnection::H2(shared.id, shared.sender.clone());
+            return Next::Take(connection, shared.proof);
         }
-        while let Some(sender) = state.h1_idle.pop() {
-            if !sender.is_closed() {
-                return Next::Take(SlotConnection::H1(sender));
+        while let Some(Http1Connection { sender, proof }) = state.h1_idle.pop() {
+            if !sender.is_closed() && is_current(proof) {
+                return Next::Take(SlotConnection::H1(sender), proof);
             }
             state.n_h1 -= 1;
         }
@@ -142,23 +169,25 @@ impl Pool {
     async fn dial(self: &Arc<Self>) -> Result<(), Arc<str>> {
         // Decremented also when the dialing request is canceled.
         let _dialing = Dialing(self);
-        let dialed = dial::dial(&self.cluster).await;
+        let dialed = dial::dial(&self.cluster, self.pings).await;
         let mut state = self.state();
         let state = &mut *state;
         match dialed {
-            Ok(Sender::H2(sender, n_requests_max)) => {
+            Ok((Sender::H2(sender, n_requests_max), generation)) => {
                 tracing::debug!(client = self.name, "Connected over HTTP/2");
                 state.is_h1 = false;
                 state.next_id += 1;
                 let id = state.next_id;
-                state.h2.push(Http2Connection { id, sender, n_requests: 0, n_requests_max });
+                let proof = Proof { heard_at: Instant::now(), generation };
+                state.h2.push(Http2Connection { id, sender, n_requests: 0, n_requests_max, proof });
                 Ok(())
             }
-            Ok(Sender::H1(sender)) => {
+            Ok((Sender::H1(sender), generation)) => {
                 tracing::debug!(client = self.name, "Connected over HTTP/1.1");
                 state.is_h1 = true;
                 state.n_h1 += 1;
-                state.h1_idle.push(sender);
+                let proof = Proof { heard_at: Instant::now(), generation };
+                state.h1_idle.push(Http1Connection { sender, proof });
                 Ok(())
             }
             Err(text) => {
@@ -170,12 +199,14 @@ impl Pool {
         }
     }
 
-    /// Removes all connections from the pool; requests in flight still finish.
-    pub(super) fn discard_connections(&self) {
+    /// A request that was sent at this time got no response in time: its HTTP/2 connection, and all from which nothing has arrived since
+    /// then, get no more requests. Those in flight on them still finish.
+    pub(super) fn retire(&self, connection: Option<u64>, sent_at: Instant) {
         let mut state = self.state();
-        state.h2.clear();
-        state.n_h1 -= state.h1_idle.len();
-        state.h1_idle.clear();
+        state.h2.retain(|shared| Some(shared.id) != connection && shared.proof.heard_at >= sent_at);
+        let n_idle = state.h1_idle.len();
+        state.h1_idle.retain(|idle| idle.proof.heard_at >= sent_at);
+        state.n_h1 -= n_idle - state.h1_idle.len();
         drop(state);
         self.freed.notify_waiters();
     }
@@ -199,12 +230,27 @@ enum SlotConnection {
 pub(super) struct Slot {
     pool: Arc<Pool>,
     connection: Option<SlotConnection>,
+    proof: Proof,
     is_finished: bool,
 }
 
 impl Slot {
-    pub(super) fn is_h2(&self) -> bool {
-        matches!(self.connection, Some(SlotConnection::H2(..)))
+    /// The id of an HTTP/2 connection.
+    pub(super) fn h2_id(&self) -> Option<u64> {
+        match self.connection {
+            Some(SlotConnection::H2(id, _)) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The generation of the credentials of the connection.
+    pub(super) fn generation(&self) -> u64 {
+        self.proof.generation
+    }
+
+    /// The rest of the response did not arrive, and nothing has since this time.
+    pub(super) fn retire(&self, silent_since: Instant) {
+        self.pool.retire(self.h2_id(), silent_since);
     }
 
     /// Waits until the connection accepts a request. An HTTP/1.1 connection may still be busy with its last response, or be closed.
@@ -225,10 +271,17 @@ impl Slot {
             Some(SlotConnection::H1(sender)) => sender.try_send_request(request).await,
             None => return Err(None),
         };
-        sent.map_err(|mut error| match error.take_message() {
+        let response = sent.map_err(|mut error| match error.take_message() {
             Some(_) => None,
             None => Some(error.into_error()),
-        })
+        })?;
+        self.proof.heard_at = Instant::now();
+        if let Some(id) = self.h2_id()
+            && let Some(shared) = self.pool.state().h2.iter_mut().find(|shared| shared.id == id)
+        {
+            shared.proof.heard_at = self.proof.heard_at;
+        }
+        Ok(response)
     }
 
     /// The response has been read to its end: an HTTP/1.1 connection can be reused.
@@ -247,7 +300,7 @@ impl Drop for Slot {
                 }
             }
             Some(SlotConnection::H1(sender)) if self.is_finished && !sender.is_closed() => {
-                state.h1_idle.push(sender);
+                state.h1_idle.push(Http1Connection { sender, proof: self.proof });
             }
             Some(SlotConnection::H1(_)) => state.n_h1 -= 1,
             None => {}

@@ -7,11 +7,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::ApiCallOutcome;
-use crate::api_client::{Reply, SendError};
+use crate::api_client::{N_RETRIES_MAX, Reply, SendError};
 use crate::status::decode_status;
-
-/// How often a response with `Retry-After` is retried, as in client-go.
-pub(super) const N_RETRIES_MAX: u32 = 10;
 
 /// How often a bind is sent at most while its outcome is unknown and the pod is still unbound.
 const N_POSTS_MAX: u32 = 5;
@@ -174,8 +171,7 @@ impl BindOperation {
         }
         // The API server may have timed out waiting for etcd, which may still execute the write.
         self.may_be_bound |= reply.status >= 500;
-        if let Some(pause) = reply.retry_after
-            && (reply.status == 429 || reply.status >= 500)
+        if let Some(pause) = reply.retry_pause()
             && self.n_retries < N_RETRIES_MAX
         {
             self.n_retries += 1;

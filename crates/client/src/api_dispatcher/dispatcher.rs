@@ -4,7 +4,6 @@
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use loadmaster_framework::api_calls::Verb;
 use serde_json::Value;
@@ -12,7 +11,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
-use super::bind::{self, BindOperation, BindReply, BindStep, N_RETRIES_MAX};
+use super::bind::{self, BindOperation, BindReply, BindStep};
 use super::call_queue::{
     ApiDispatcherLimits, ApiDispatcherStats, CallQueue, InFlightKind, QueueFull, QueuedCall,
 };
@@ -220,16 +219,10 @@ impl Worker {
 
     async fn run_other(&self, job: &ApiCall) -> ApiCallOutcome {
         let call = http_request::to_http_request(&job.request);
-        let (mut n_retries, mut n_repeats) = (0, 0);
+        let mut n_repeats = 0;
         loop {
-            match self.other.call(&call).await {
-                Ok(reply) => match retry_after(&reply) {
-                    Some(pause) if n_retries < N_RETRIES_MAX => {
-                        n_retries += 1;
-                        sleep(pause).await;
-                    }
-                    _ => return outcome(&reply, job.request.verb, n_repeats > 0),
-                },
+            match self.other.call_with_retries(&call).await {
+                Ok(reply) => return outcome(&reply, job.request.verb, n_repeats > 0),
                 Err(error) if !error.may_have_arrived() => {
                     return ApiCallOutcome::NotSent { message: error.to_string() };
                 }
@@ -263,11 +256,6 @@ async fn send(client: &ApiClient, call: &Request) -> BindReply {
         Ok(reply) => BindReply::Reply(reply),
         Err(error) => BindReply::Error(error),
     }
-}
-
-/// As client-go: 429 and 5xx with `Retry-After` are retried.
-fn retry_after(reply: &Reply) -> Option<Duration> {
-    reply.retry_after.filter(|_| reply.status == 429 || reply.status >= 500)
 }
 
 fn outcome(reply: &Reply, verb: Verb, was_repeated: bool) -> ApiCallOutcome {

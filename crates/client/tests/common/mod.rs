@@ -1,8 +1,13 @@
-//! A server for tests: HTTP/1.1 on loopback, or HTTP/2 over TLS, with scripted replies.
+//! A server for tests: HTTP/1.1 on loopback, or HTTP/2 over TLS, with scripted replies. `network` has proxies that fail on demand.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+pub mod network;
 
 use std::future::Future;
 use std::io::{Error, Write};
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -49,6 +54,8 @@ type Body = UnsyncBoxBody<Bytes, Error>;
 pub struct Server {
     pub kubeconfig: PathBuf,
     pub n_connections: Arc<AtomicUsize>,
+    /// The server's side of TLS.
+    pub tls: Option<rustls::ServerConfig>,
 }
 
 impl Drop for Server {
@@ -80,8 +87,8 @@ pub async fn serve(script: Script) -> Server {
             });
         }
     });
-    let kubeconfig = kubeconfig(&url, "");
-    Server { kubeconfig, n_connections }
+    let kubeconfig = kubeconfig(&url, "", "token: secret");
+    Server { kubeconfig, n_connections, tls: None }
 }
 
 /// Serves HTTP/2 over TLS, with at most `n_streams_max` concurrent requests per connection.
@@ -89,12 +96,24 @@ pub async fn serve_h2(script: Script, n_streams_max: u32) -> Server {
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let key = rustls::pki_types::PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
-    let mut tls = rustls::ServerConfig::builder()
+    let tls = rustls::ServerConfig::builder()
         .with_no_client_auth()
         .with_single_cert(vec![cert.der().clone()], key)
         .unwrap();
+    let ca_file = write_file("pem", &cert.pem());
+    serve_tls(script, n_streams_max, tls, &ca_file, "token: secret").await
+}
+
+/// Serves HTTP/2 with these certificates. `ca_file` and `user` are those of the client's kubeconfig.
+pub async fn serve_tls(
+    script: Script,
+    n_streams_max: u32,
+    mut tls: rustls::ServerConfig,
+    ca_file: &Path,
+    user: &str,
+) -> Server {
     tls.alpn_protocols = vec![b"h2".to_vec()];
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls.clone()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let n_connections = Arc::new(AtomicUsize::new(0));
@@ -112,11 +131,8 @@ pub async fn serve_h2(script: Script, n_streams_max: u32) -> Server {
             });
         }
     });
-    let pem = cert.pem();
-    let ca: String = pem.lines().map(|line| format!("        {line}\n")).collect();
-    let ca_file = write_file("pem", &ca.replace("        ", ""));
-    let kubeconfig = kubeconfig(&url, &format!(", certificate-authority: {:?}", ca_file));
-    Server { kubeconfig, n_connections }
+    let kubeconfig = kubeconfig(&url, &format!(", certificate-authority: {ca_file:?}"), user);
+    Server { kubeconfig, n_connections, tls: Some(tls) }
 }
 
 async fn reply_to(script: Script, request: Request<Incoming>) -> Result<Response<Body>, Error> {
@@ -167,7 +183,7 @@ impl futures_core::Stream for Chunks {
     }
 }
 
-fn write_file(extension: &str, text: &str) -> PathBuf {
+pub fn write_file(extension: &str, text: &str) -> PathBuf {
     static NTH: AtomicU32 = AtomicU32::new(0);
     let nth = NTH.fetch_add(1, Ordering::Relaxed);
     let name = format!("loadmaster-client-{}-{nth}.{extension}", std::process::id());
@@ -176,11 +192,12 @@ fn write_file(extension: &str, text: &str) -> PathBuf {
     path
 }
 
-fn kubeconfig(url: &str, more: &str) -> PathBuf {
+/// A kubeconfig with more fields of the cluster and these of the user.
+pub fn kubeconfig(url: &str, more: &str, user: &str) -> PathBuf {
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: here\n\
          clusters: [{{name: it, cluster: {{server: {url:?}{more}}}}}]\n\
-         users: [{{name: me, user: {{token: secret}}}}]\n\
+         users: [{{name: me, user: {{{user}}}}}]\n\
          contexts: [{{name: here, context: {{cluster: it, user: me}}}}]\n"
     );
     write_file("yaml", &text)
@@ -190,6 +207,17 @@ impl Server {
     pub fn url(&self) -> String {
         let text = std::fs::read_to_string(&self.kubeconfig).unwrap();
         text.split('"').nth(1).unwrap().to_owned()
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.url().split("://").nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Changes the kubeconfig.
+    pub fn edit(&self, from: &str, to: &str) {
+        let text = std::fs::read_to_string(&self.kubeconfig).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(&self.kubeconfig, text.replace(from, to)).unwrap();
     }
 
     pub async fn cluster(&self) -> Cluster {

@@ -88,6 +88,13 @@ profiles:
     .assert_eq(&checked.config.to_v1_yaml().unwrap());
 }
 
+/// YAML without `apiVersion` and `kind`, which the test bench adds.
+fn without_header(yaml: &str) -> String {
+    let lines = yaml.lines();
+    let is_body = |line: &&str| !line.starts_with("apiVersion:") && !line.starts_with("kind:");
+    lines.filter(is_body).map(|line| format!("{line}\n")).collect()
+}
+
 #[test]
 fn printed_configurations_can_be_checked_again() {
     let checked = try_check(
@@ -100,12 +107,7 @@ profiles:
     )
     .unwrap();
     let yaml = checked.config.to_v1_yaml().unwrap();
-    let body: String = yaml
-        .lines()
-        .filter(|line| !line.starts_with("apiVersion:") && !line.starts_with("kind:"))
-        .map(|line| format!("{line}\n"))
-        .collect();
-    let again = try_check(&body).unwrap();
+    let again = try_check(&without_header(&yaml)).unwrap();
     assert_eq!(again.profiles, checked.profiles);
     assert_eq!(again.config.parallelism, checked.config.parallelism);
 }
@@ -117,4 +119,31 @@ fn extenders_have_the_default_timeout() {
     let timeouts: Vec<&str> = printed.matches("\"httpTimeout\":\"5s\"").collect();
     assert_eq!(timeouts.len(), 2, "{printed}");
     assert!(printed.contains("\"httpTimeout\":\"1s\""), "{printed}");
+}
+
+#[test]
+fn redacted_configurations_have_no_keys_and_passwords() {
+    let yaml = "extenders:\n\
+                - urlPrefix: https://me:hidden@e.example\n\
+                \x20 filterVerb: filter\n\
+                \x20 enableHTTPS: true\n\
+                \x20 tlsConfig: {certData: Y2VydA==, keyData: aGlkZGVu}\n\
+                - urlPrefix: https://f.example\n\
+                \x20 filterVerb: filter\n\
+                \x20 tlsConfig: {serverName: f}\n";
+    let config = try_check(yaml).unwrap().config;
+    let redacted = config.redacted();
+    for text in [
+        redacted.to_v1_json().unwrap(),
+        redacted.to_v1_yaml().unwrap(),
+        format!("{config:?}"),
+        format!("{config:#?}"),
+    ] {
+        assert!(!text.contains("hidden") && !text.contains("aGlkZGVu"), "{text}");
+        assert!(text.contains("Y2VydA==") && text.contains("https://me:***@e.example"), "{text}");
+    }
+    // It can be read again, as from a recording.
+    let read = try_check(&without_header(&redacted.to_v1_yaml().unwrap())).unwrap().config;
+    assert_eq!(read, redacted);
+    assert_ne!(read, config);
 }

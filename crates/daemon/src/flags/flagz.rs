@@ -1,7 +1,7 @@
 //! All flags with their values, formatted like pflag does: for `/flagz` and the log at startup.
 
 use clap::{Arg, ArgMatches, Command};
-use loadmaster_config::Duration;
+use loadmaster_config::{Duration, redact_password};
 
 use super::groups::LOADMASTER_FLAGS;
 use super::{REST, VERSION, pflag};
@@ -45,6 +45,7 @@ fn value(arg: &Arg, matches: &ArgMatches) -> String {
         "map" => format!("[{}]", values.join(",")),
         "gates" | "pattern=N" => values.join(","),
         _ if arg.get_id() == VERSION => "false".to_owned(),
-        _ => last.to_owned(),
+        // An address may hold a password.
+        _ => redact_password(last),
     }
 }

@@ -82,7 +82,7 @@ pub(super) fn header(
 ) -> Result<RecordingHeader, RecordingError> {
     Ok(RecordingHeader {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        configuration: loaded.config.to_v1_yaml()?,
+        configuration: loaded.config.redacted().to_v1_yaml()?,
         feature_gates: changed_feature_gates(&loaded.gates),
         plugins: plugins.to_vec(),
         ..RecordingHeader::from_engine_options(options)

@@ -62,7 +62,7 @@ pub(super) struct ReloadStatus {
 impl ReloadStatus {
     /// Of a scheduler that has started with this configuration.
     pub fn new(config: &SchedulerConfiguration) -> ReloadStatus {
-        let configz = config.to_v1_json().unwrap_or_default();
+        let configz = config.redacted().to_v1_json().unwrap_or_default();
         ReloadStatus { configz, ..ReloadStatus::default() }
     }
 
@@ -186,7 +186,7 @@ impl Reloader {
                 }
                 self.record_event(!needs_restart.is_empty(), "ConfigurationReloaded", note);
                 self.status.send_modify(|status| {
-                    status.configz = config.to_v1_json().unwrap_or_default();
+                    status.configz = config.redacted().to_v1_json().unwrap_or_default();
                     status.last_success = Some(Timestamp::now());
                     status.needs_restart = needs_restart;
                 });

@@ -301,20 +301,10 @@ fn preempt_responses() {
 }
 
 #[test]
-fn passwords_are_redacted() {
-    for (url, want) in [
-        ("http://e.example:80/x", "http://e.example:80/x"),
-        ("https://me:secret@e.example/x@y:z", "https://me:***@e.example/x@y:z"),
-        ("https://me:a:b@c@e.example", "https://me:***@e.example"),
-        ("https://:secret@e.example?q", "https://:***@e.example?q"),
-        ("https://me@e.example", "https://me@e.example"),
-        ("http://e.example/me:secret@x", "http://e.example/me:secret@x"),
-        ("", ""),
-    ] {
-        assert_eq!(redact_password(url), want);
-    }
+fn names_and_debug_output_have_no_password() {
     let it = extender(json!({"urlPrefix": "http://me:secret@e", "filterVerb": "f"}));
     assert_eq!((&*it.name, &*it.url(Verb::Filter)), ("http://me:***@e", "http://me:secret@e/f"));
+    assert_eq!(format!("{it:?}"), r#"Extender { name: "http://me:***@e", .. }"#);
 }
 
 /// A plugin may propose victims on other nodes than the candidate; an extender may not.
