@@ -183,7 +183,7 @@ fn find_cause<'a, E: std::error::Error + 'static>(
 }
 
 /// Whether TLS failed, for instance because a certificate has expired.
-fn is_tls_error(error: &(dyn std::error::Error + 'static)) -> bool {
+pub(crate) fn is_tls_error(error: &(dyn std::error::Error + 'static)) -> bool {
     // `io::Error::source` skips the error that it carries.
     let carried =
         |error: &io::Error| error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());

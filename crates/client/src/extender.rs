@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | timeout | one for connecting, the request and the response | |
 //! | status | anything but 200 is an error | redirects are not followed |
-//! | TLS | by the URL's scheme; `enableHTTPS` without a CA skips verification | HTTP/1.1 only; no proxy from the environment |
+//! | TLS | by the URL's scheme; `enableHTTPS` without a CA skips verification | HTTP/1.1 only; no proxy from the environment; files are read again when TLS fails |
 //! | body | what follows the first JSON value is ignored | longer than [`RESPONSE_LIMIT_BYTES_MIN`] plus twice the request is an error |
 //!
 //! Error texts are upstream's, except for local addresses of connections.
@@ -36,7 +36,7 @@ use serde::de::IgnoredAny;
 use tokio_rustls::TlsConnector;
 
 use crate::connect::{Address, address, basic_auth_header};
-use crate::dial::{connect_tcp, handshake_http1};
+use crate::dial::{connect_tcp, handshake_http1, is_tls_error};
 use crate::status::error_chain;
 
 /// The size limit of a response is this plus twice the size of the request: a valid response repeats at most the nodes of the
@@ -88,13 +88,23 @@ impl Body for BodyChunks {
     }
 }
 
+/// What the TLS configuration is made of.
+#[derive(Clone)]
+struct TlsSettings {
+    config: ExtenderTlsConfig,
+    enable_https: bool,
+    is_https: bool,
+}
+
 /// The connections to one extender.
 pub struct ExtenderClient {
     /// The address of the extender. With an invalid one every call fails, as upstream.
     address: Result<Address, String>,
     /// From user and password in the URL.
     authorization: Option<HeaderValue>,
-    tls: Arc<ClientConfig>,
+    settings: TlsSettings,
+    /// As last read.
+    tls: Mutex<Arc<ClientConfig>>,
     server_name: String,
     idle: Mutex<Vec<Connection>>,
 }
@@ -118,11 +128,13 @@ impl ExtenderClient {
         let config = extender.tls_config.clone().unwrap_or_default();
         let url_prefix = redact_password(&extender.url_prefix);
         let is_https = address.as_ref().is_ok_and(|address| address.is_https);
-        let tls = tls(&config, extender.enable_https, is_https)
-            .map_err(|text| ExtenderError { url_prefix, text })?;
+        let settings = TlsSettings { config, enable_https: extender.enable_https, is_https };
+        let tls = tls(&settings).map_err(|text| ExtenderError { url_prefix, text })?;
         let host = address.as_ref().map(|address| address.host.clone()).unwrap_or_default();
-        let server_name = if config.server_name.is_empty() { host } else { config.server_name };
-        Ok(ExtenderClient { address, authorization, tls, server_name, idle: Mutex::default() })
+        let name = &settings.config.server_name;
+        let server_name = if name.is_empty() { host } else { name.clone() };
+        let (tls, idle) = (Mutex::new(tls), Mutex::default());
+        Ok(ExtenderClient { address, authorization, settings, tls, server_name, idle })
     }
 
     /// Posts a body, in chunks, to a URL of this extender, and reads the response. `action` is the verb as configured.
@@ -199,11 +211,14 @@ impl ExtenderClient {
             }
         }
         let mut connection = self.dial(address).await?;
-        let response = connection
-            .send_request(request)
-            .await
-            .map_err(|error| connection_error_text(&error))?;
-        Ok((response, connection))
+        match connection.send_request(request).await {
+            Ok(response) => Ok((response, connection)),
+            Err(error) => {
+                // A client certificate is rejected after the handshake.
+                self.read_tls_again(is_tls_error(&error)).await;
+                Err(connection_error_text(&error))
+            }
+        }
     }
 
     async fn dial(&self, address: &Address) -> Result<Connection, String> {
@@ -213,6 +228,7 @@ impl ExtenderClient {
                 io::ErrorKind::ConnectionRefused => {
                     format!("dial tcp {to}: connect: connection refused")
                 }
+                io::ErrorKind::TimedOut => format!("dial tcp {to}: i/o timeout"),
                 _ => format!("dial tcp {to}: {error}"),
             }
         })?;
@@ -221,8 +237,29 @@ impl ExtenderClient {
         }
         let name = ServerName::try_from(self.server_name.clone())
             .map_err(|error| format!("{:?}: {error}", self.server_name))?;
-        let stream = TlsConnector::from(self.tls.clone()).connect(name, stream).await;
-        handshake_http1(stream.map_err(|error| error_chain(&error))?).await
+        let tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match TlsConnector::from(tls).connect(name, stream).await {
+            Ok(stream) => handshake_http1(stream).await,
+            Err(error) => {
+                self.read_tls_again(is_tls_error(&error)).await;
+                Err(error_chain(&error))
+            }
+        }
+    }
+
+    /// Reads certificates and keys again for the next connection if they were rejected: the files may have been replaced.
+    async fn read_tls_again(&self, were_rejected: bool) {
+        if !were_rejected {
+            return;
+        }
+        let settings = self.settings.clone();
+        match tokio::task::spawn_blocking(move || tls(&settings)).await {
+            Ok(Ok(read)) => *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = read,
+            Ok(Err(error)) => {
+                tracing::warn!(error, "Reading the certificates of an extender again failed");
+            }
+            Err(error) => tracing::error!(%error, "The task that reads certificates failed"),
+        }
     }
 
     fn take_idle(&self) -> Option<Connection> {
@@ -292,13 +329,10 @@ fn connection_error_text(error: &hyper::Error) -> String {
 
 /// As upstream's `makeTransport` and client-go's `TLSConfigFor`: data has precedence over files; a certificate without a key is
 /// ignored.
-fn tls(
-    config: &ExtenderTlsConfig,
-    enable_https: bool,
-    is_https: bool,
-) -> Result<Arc<ClientConfig>, String> {
+fn tls(settings: &TlsSettings) -> Result<Arc<ClientConfig>, String> {
+    let TlsSettings { config, enable_https, is_https } = settings;
     let has_ca = !config.ca_data.is_empty() || !config.ca_file.is_empty();
-    let insecure = config.insecure || enable_https && !has_ca;
+    let insecure = config.insecure || *enable_https && !has_ca;
     if insecure && has_ca {
         return Err(
             "specifying a root certificates file with the insecure flag is not allowed".to_owned()
@@ -307,7 +341,7 @@ fn tls(
     // Only its TLS settings are used.
     let mut kube = Config::new(http::Uri::from_static("https://extender"));
     kube.accept_invalid_certs = insecure;
-    if insecure || !is_https && !has_ca {
+    if insecure || !*is_https && !has_ca {
         // Nothing is verified. The certificates of the system may be missing, as in images from scratch.
         kube.root_cert = Some(Vec::new());
     } else if has_ca {

@@ -264,3 +264,19 @@ async fn tls_settings() {
             .contains("unable to parse bytes as PEM block")
     );
 }
+
+#[tokio::test]
+async fn certificates_that_were_replaced_are_read_again() {
+    let ((_, old), (url, new)) = (https("extender.example").await, https("extender.example").await);
+    let file = std::env::temp_dir().join(format!("loadmaster-extender-{}.pem", std::process::id()));
+    std::fs::write(&file, old).unwrap();
+    let tls_config = json!({"caFile": file, "serverName": "extender.example"});
+    let client = client(&url, json!({"tlsConfig": tls_config})).unwrap();
+    let refused = call_filter(&client, &url, LATE).await.unwrap_err();
+    assert!(refused.contains("certificate"), "{refused}");
+    std::fs::write(&file, new).unwrap();
+    // This call notices that the certificate is not accepted; the next one has the new file.
+    assert!(call_filter(&client, &url, LATE).await.is_err());
+    assert!(call_filter(&client, &url, LATE).await.is_ok());
+    std::fs::remove_file(&file).unwrap();
+}

@@ -120,3 +120,34 @@ fn the_status_shows_the_last_success_and_the_last_error() {
     "#]]
     .assert_eq(&status.lines());
 }
+
+#[test]
+fn keys_and_passwords_are_neither_shown_nor_recorded() {
+    let folder = folder("secrets");
+    let file = folder.join("scheduler.yaml");
+    let text = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n\
+                extenders: [{urlPrefix: 'https://me:hidden@e', filterVerb: f, tlsConfig: {certData: Y2VydA==, keyData: aGlkZGVu}}]\n";
+    std::fs::write(&file, text).unwrap();
+    let config_flag = format!("--config={}", file.display());
+    let options = options(&[&config_flag, "--master=https://me:hidden@api"]);
+    let loaded = options.load_config(&loadmaster_plugins::in_tree_registry()).unwrap();
+    let configuration =
+        crate::run::build_configuration(&loaded.config, &loaded.profiles, &loaded.gates).unwrap();
+    let engine_options = crate::run::engine_options(&loaded, &options.loadmaster);
+    let header = crate::run::recording::header(&loaded, &engine_options, &[]).unwrap();
+    let metrics = Arc::new(Metrics::new(&crate::metrics::MetricsSettings::default()).unwrap());
+    let endpoints = crate::serve::EndpointsConfig::new(&options, &loaded, metrics);
+    for shown in [
+        configuration.yaml.clone(),
+        header.configuration.clone(),
+        (endpoints.configz)(),
+        ReloadStatus::new(&loaded.config).configz,
+    ] {
+        assert!(shown.contains("https://me:***@e") && shown.contains("Y2VydA=="), "{shown}");
+        assert!(!shown.contains("hidden") && !shown.contains("aGlkZGVu"), "{shown}");
+    }
+    let flags = options.all_flag_values();
+    let master = flags.iter().find(|(name, _)| name == "master");
+    assert_eq!(master.map(|(_, value)| &**value), Some("https://me:***@api"));
+    std::fs::remove_dir_all(folder).unwrap();
+}
