@@ -12,6 +12,7 @@ mod demos;
 mod deployments;
 mod drain;
 mod extender;
+mod faults;
 mod gang;
 mod gangs;
 mod gpushare;
@@ -49,6 +50,7 @@ mod scheduler;
 mod api_client;
 mod credentials;
 mod embedded_apiserver;
+mod fault_proxy;
 mod manifest;
 mod median;
 mod process;
@@ -113,6 +115,8 @@ enum E2eCommand {
     Extender(extender::Args),
     /// Run the demo of each example plugin with `up`, and check which pods are assigned, and why others are not.
     Demos,
+    /// Let connections to the API server die, stop answering and become slow, and the API server be unreachable for minutes.
+    Faults(faults::Args),
     /// Test all-or-nothing scheduling with the example gang.
     Gang(gang::Args),
     /// Compare gangs and quotas of scheduler-plugins and Loadmaster.
@@ -207,6 +211,7 @@ async fn dispatch(what: &E2eCommand) -> Result<bool> {
         E2eCommand::Reload(args) => reload::run(args).await,
         E2eCommand::Record(args) => record::run(args).await,
         E2eCommand::Extender(args) => extender::run(args).await,
+        E2eCommand::Faults(args) => faults::run(args).await,
         E2eCommand::Gang(args) => gang::run(args).await,
         E2eCommand::Gangs(args) => gangs::run(args).await,
         E2eCommand::Gpushare(args) => gpushare::run(args).await,

@@ -30,6 +30,17 @@ pub fn policy_for_bindings_and_leases() -> Value {
         {"level": "None"}]))
 }
 
+/// A policy that logs bindings with the pod's uid, writes of leases, and what a group lists and watches.
+pub fn policy_for_bindings_leases_and_lists(group: &str) -> Value {
+    let resource = |group: &str, name: &str| json!([{"group": group, "resources": [name]}]);
+    policy(json!([
+        {"level": "Request", "verbs": ["create"], "resources": resource("", "pods/binding")},
+        {"level": "Metadata", "verbs": ["create", "update", "patch"],
+         "resources": resource("coordination.k8s.io", "leases")},
+        {"level": "Metadata", "verbs": ["list", "watch"], "userGroups": [group]},
+        {"level": "None"}]))
+}
+
 /// A policy that logs bindings with the pod's uid, and every other request of the accounts in kube-system without its body.
 pub fn policy_for_bindings_and_accounts() -> Value {
     let bindings = json!([{"group": "", "resources": ["pods/binding"]}]);
@@ -120,6 +131,29 @@ pub fn read_from(path: &Path, length: u64) -> Result<Vec<AuditEntry>> {
     }
     entries.sort_by_key(|entry| entry.answered);
     Ok(entries)
+}
+
+/// How often each user has listed each resource, also as a watch that begins with all objects (WatchList). Further pages do not count.
+pub fn n_lists(path: &Path) -> Result<BTreeMap<(String, String), u32>> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let mut lists = BTreeMap::new();
+    for line in text.lines() {
+        let event: Value = serde_json::from_str(line).context("an entry that is not JSON")?;
+        let uri = event["requestURI"].as_str().unwrap_or_default();
+        let is_list = match (event["verb"].as_str(), event["stage"].as_str()) {
+            (Some("list"), Some("ResponseComplete")) => !uri.contains("continue="),
+            // A watch is complete only when it ends.
+            (Some("watch"), Some("ResponseStarted")) => uri.contains("sendInitialEvents=true"),
+            _ => false,
+        };
+        if is_list {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let key = (text(&event["user"]["username"]), text(&event["objectRef"]["resource"]));
+            *lists.entry(key).or_insert(0) += 1;
+        }
+    }
+    Ok(lists)
 }
 
 /// `None` for a stage before ResponseComplete.

@@ -145,3 +145,29 @@ fn denied_requests_are_counted_by_kind() {
     let want = [("401 create ", 1), ("403 get configmaps in kube-system", 1), ("403 list pods", 2)];
     assert_eq!(denied_requests(&entries, "a"), want.map(|(kind, n)| (kind.to_owned(), n)).into());
 }
+
+#[test]
+fn lists_are_counted() {
+    let event = |verb: &str, stage: &str, query: &str| {
+        json!({"stage": stage, "verb": verb, "requestURI": format!("/api/v1/pods?{query}"),
+            "user": {"username": "a"}, "objectRef": {"resource": "pods"}})
+        .to_string()
+    };
+    let check = |lines: &[String], want: u32| {
+        let name = format!("loadmaster-audit-{}-{want}.log", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        let lists = n_lists(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let key = ("a".to_owned(), "pods".to_owned());
+        assert_eq!(lists.get(&key).copied().unwrap_or_default(), want, "{lines:?}");
+    };
+    let started = event("watch", "ResponseStarted", "watch=true&sendInitialEvents=true");
+    let complete = event("watch", "ResponseComplete", "watch=true&sendInitialEvents=true");
+    let watch = event("watch", "ResponseStarted", "watch=true&resourceVersion=5");
+    let first = event("list", "ResponseComplete", "limit=500");
+    let second = event("list", "ResponseComplete", "limit=500&continue=x");
+    check(&[watch], 0);
+    check(&[started, complete], 1);
+    check(&[first.clone(), second, first], 2);
+}
