@@ -364,8 +364,8 @@ mod tests {
         // A listener whose queue is full ignores further connections.
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
-        let deaf = socket.listen(1).unwrap();
-        let silent = deaf.local_addr().unwrap();
+        let full = socket.listen(1).unwrap();
+        let silent = full.local_addr().unwrap();
         let mut queued = Vec::new();
         let short = Duration::from_millis(50);
         while let Ok(Ok(stream)) = tokio::time::timeout(short, TcpStream::connect(silent)).await {

@@ -51,20 +51,20 @@ struct Http2Connection {
     sender: H2,
     n_requests: usize,
     n_requests_max: Arc<AtomicUsize>,
-    proof: Proof,
+    info: ConnectionInfo,
 }
 
 /// An HTTP/1.1 connection.
 struct Http1Connection {
     sender: H1,
-    proof: Proof,
+    info: ConnectionInfo,
 }
 
-/// Why a connection is used: it was alive recently, and has the credentials last loaded.
+/// What decides whether a connection is used again.
 #[derive(Clone, Copy)]
-struct Proof {
-    /// When it was opened, or a response last began.
-    heard_at: Instant,
+struct ConnectionInfo {
+    /// When a response last began; at first, when it was opened.
+    last_response_at: Instant,
     /// The generation of its client certificate.
     generation: u64,
 }
@@ -73,7 +73,7 @@ struct Proof {
 const N_DIALING_H1: usize = 8;
 
 enum Next {
-    Take(SlotConnection, Proof),
+    Take(SlotConnection, ConnectionInfo),
     Dial,
     Wait,
     Fail(Arc<str>),
@@ -106,11 +106,11 @@ impl Pool {
             freed.as_mut().enable();
             let next = self.next(n_failures);
             match next {
-                Next::Take(connection, proof) => {
+                Next::Take(connection, info) => {
                     let mut slot = Slot {
                         pool: self.clone(),
                         connection: Some(connection),
-                        proof,
+                        info,
                         is_finished: false,
                     };
                     if slot.is_ready().await {
@@ -128,19 +128,19 @@ impl Pool {
         let generation = self.cluster.access_generation();
         let mut state = self.state();
         let state = &mut *state;
-        let is_current = |proof: Proof| proof.generation == generation;
-        state.h2.retain(|shared| !shared.sender.is_closed() && is_current(shared.proof));
+        let is_current = |info: ConnectionInfo| info.generation == generation;
+        state.h2.retain(|shared| !shared.sender.is_closed() && is_current(shared.info));
         let least = state.h2.iter_mut().min_by_key(|shared| shared.n_requests);
         if let Some(shared) = least
             && shared.n_requests < shared.n_requests_max.load(Ordering::Relaxed).max(1)
         {
             shared.n_requests += 1;
             let connection = SlotConnection::H2(shared.id, shared.sender.clone());
-            return Next::Take(connection, shared.proof);
+            return Next::Take(connection, shared.info);
         }
-        while let Some(Http1Connection { sender, proof }) = state.h1_idle.pop() {
-            if !sender.is_closed() && is_current(proof) {
-                return Next::Take(SlotConnection::H1(sender), proof);
+        while let Some(Http1Connection { sender, info }) = state.h1_idle.pop() {
+            if !sender.is_closed() && is_current(info) {
+                return Next::Take(SlotConnection::H1(sender), info);
             }
             state.n_h1 -= 1;
         }
@@ -178,16 +178,16 @@ impl Pool {
                 state.is_h1 = false;
                 state.next_id += 1;
                 let id = state.next_id;
-                let proof = Proof { heard_at: Instant::now(), generation };
-                state.h2.push(Http2Connection { id, sender, n_requests: 0, n_requests_max, proof });
+                let info = ConnectionInfo { last_response_at: Instant::now(), generation };
+                state.h2.push(Http2Connection { id, sender, n_requests: 0, n_requests_max, info });
                 Ok(())
             }
             Ok((Sender::H1(sender), generation)) => {
                 tracing::debug!(client = self.name, "Connected over HTTP/1.1");
                 state.is_h1 = true;
                 state.n_h1 += 1;
-                let proof = Proof { heard_at: Instant::now(), generation };
-                state.h1_idle.push(Http1Connection { sender, proof });
+                let info = ConnectionInfo { last_response_at: Instant::now(), generation };
+                state.h1_idle.push(Http1Connection { sender, info });
                 Ok(())
             }
             Err(text) => {
@@ -203,9 +203,11 @@ impl Pool {
     /// then, get no more requests. Those in flight on them still finish.
     pub(super) fn retire(&self, connection: Option<u64>, sent_at: Instant) {
         let mut state = self.state();
-        state.h2.retain(|shared| Some(shared.id) != connection && shared.proof.heard_at >= sent_at);
+        state.h2.retain(|shared| {
+            Some(shared.id) != connection && shared.info.last_response_at >= sent_at
+        });
         let n_idle = state.h1_idle.len();
-        state.h1_idle.retain(|idle| idle.proof.heard_at >= sent_at);
+        state.h1_idle.retain(|idle| idle.info.last_response_at >= sent_at);
         state.n_h1 -= n_idle - state.h1_idle.len();
         drop(state);
         self.freed.notify_waiters();
@@ -230,7 +232,7 @@ enum SlotConnection {
 pub(super) struct Slot {
     pool: Arc<Pool>,
     connection: Option<SlotConnection>,
-    proof: Proof,
+    info: ConnectionInfo,
     is_finished: bool,
 }
 
@@ -245,7 +247,7 @@ impl Slot {
 
     /// The generation of the credentials of the connection.
     pub(super) fn generation(&self) -> u64 {
-        self.proof.generation
+        self.info.generation
     }
 
     /// The rest of the response did not arrive, and nothing has since this time.
@@ -275,11 +277,11 @@ impl Slot {
             Some(_) => None,
             None => Some(error.into_error()),
         })?;
-        self.proof.heard_at = Instant::now();
+        self.info.last_response_at = Instant::now();
         if let Some(id) = self.h2_id()
             && let Some(shared) = self.pool.state().h2.iter_mut().find(|shared| shared.id == id)
         {
-            shared.proof.heard_at = self.proof.heard_at;
+            shared.info.last_response_at = self.info.last_response_at;
         }
         Ok(response)
     }
@@ -300,7 +302,7 @@ impl Drop for Slot {
                 }
             }
             Some(SlotConnection::H1(sender)) if self.is_finished && !sender.is_closed() => {
-                state.h1_idle.push(Http1Connection { sender, proof: self.proof });
+                state.h1_idle.push(Http1Connection { sender, info: self.info });
             }
             Some(SlotConnection::H1(_)) => state.n_h1 -= 1,
             None => {}
