@@ -13,11 +13,13 @@ use loadmaster_framework::preemption::Candidate;
 use loadmaster_framework::{Code, Cx, DryRunCx, FitError, PluginStates, PodInfo, Rejection, World};
 use serde::{Deserialize, Serialize};
 
+use crate::counterfactual::{self, Counterfactual};
 use crate::diagnosis;
 use crate::evaluate::filter_runner::ProfileFilters;
 use crate::evaluate::per_node::{self, AttemptEvaluation};
 use crate::evaluate::{Evaluation, FilterResult, PluginRejection};
 use crate::profile::Profile;
+use crate::world_loader::SchedulingInput;
 
 pub use details::{DetailsByName, DetailsByPlugin};
 
@@ -50,6 +52,9 @@ pub struct Explanation {
     /// What preemption would do, if no node is feasible and a plugin of the profile preempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemption: Option<PreemptionExplanation>,
+    /// What would make the pod fit, if this was searched for ([`Explanation::search_changes`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counterfactual: Option<Counterfactual>,
 }
 
 /// What preemption would do for the pod.
@@ -125,6 +130,25 @@ pub fn explain_pod(
         best,
         message: diagnosis::fit_error_message(evaluation, world.nodes().len()),
         preemption,
+        counterfactual: None,
+    }
+}
+
+/// Explains the pod of an input.
+pub fn explain(input: &mut SchedulingInput<'_>) -> Explanation {
+    let states = input.plugin_states();
+    explain_pod(input.profile, &mut input.world, &states, &input.pod)
+}
+
+impl Explanation {
+    /// Searches for changes that would make the pod fit, if it fits on no node and no plugin failed; `input` is what was explained.
+    /// This takes many times as long as the explanation ([`counterfactual`]).
+    pub fn search_changes(&mut self, input: &mut SchedulingInput<'_>) {
+        let statuses = self.nodes.iter().map(|node| &node.filter).chain(&self.pre_filter);
+        let has_failed = { statuses }.any(|status| status.code == Code::Error.name());
+        if self.best.is_empty() && !self.nodes.is_empty() && !has_failed {
+            self.counterfactual = Some(counterfactual::search(input));
+        }
     }
 }
 

@@ -85,7 +85,8 @@ pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_ref().is_some_and(|policy| policy == "Always")
 }
 
-fn is_pod_level(name: &str) -> bool {
+/// Whether a pod can request the resource as a whole (upstream's `IsSupportedPodLevelResource`).
+pub fn is_pod_level(name: &str) -> bool {
     name == resources::RESOURCE_CPU
         || name == resources::RESOURCE_MEMORY
         || name.starts_with("hugepages-")

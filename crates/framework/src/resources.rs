@@ -89,6 +89,22 @@ impl Resources {
     }
 }
 
+/// An amount of a resource as a quantity, exactly: `500m` or `2` of CPU, `3Gi` or `1500` of bytes, else a number.
+pub fn shown_amount(name: &str, amount: i64) -> String {
+    if name == RESOURCE_CPU {
+        let is_whole = amount % 1000 == 0;
+        return if is_whole { (amount / 1000).to_string() } else { format!("{amount}m") };
+    }
+    let is_bytes = matches!(name, RESOURCE_MEMORY | RESOURCE_EPHEMERAL_STORAGE)
+        || name.starts_with("hugepages-");
+    let units = [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
+    let unit = units.iter().find(|(bits, _)| amount != 0 && amount % (1_i64 << bits) == 0);
+    match unit.filter(|_| is_bytes) {
+        Some((bits, unit)) => format!("{}{unit}", amount >> bits),
+        None => amount.to_string(),
+    }
+}
+
 /// Whether upstream treats this resource as a scalar: extended, huge pages, of a `kubernetes.io/` domain, or attachable
 /// volumes (upstream's `IsScalarResourceName`).
 pub fn is_scalar_resource_name(name: &str) -> bool {
@@ -161,5 +177,24 @@ mod tests {
             serde_json::json!({"cpu": "-1", "memory": "-1.5"}),
             "cpu -1000 memory -2 storage 0 pods 0 []",
         );
+    }
+
+    #[test]
+    fn amounts_are_shown_exactly() {
+        #[track_caller]
+        fn check(name: &str, amount: i64, want: &str) {
+            assert_eq!(shown_amount(name, amount), want);
+        }
+        check("cpu", 0, "0");
+        check("cpu", 2000, "2");
+        check("cpu", 1500, "1500m");
+        check("cpu", -250, "-250m");
+        check("memory", 0, "0");
+        check("memory", 3 << 30, "3Gi");
+        check("memory", (3 << 30) + 1024, "3145729Ki");
+        check("memory", -(2 << 20), "-2Mi");
+        check("ephemeral-storage", 1500, "1500");
+        check("hugepages-2Mi", 4 << 20, "4Mi");
+        check("example.com/gpu", 1024, "1024");
     }
 }

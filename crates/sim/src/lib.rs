@@ -1,5 +1,6 @@
 //! Test worlds: generated scheduling cases, scenario files, differential tests, and simulated clusters with fault injection.
 
+pub mod brute_force_counterfactual;
 pub mod brute_force_preemption;
 pub mod cases;
 pub mod cluster_made_pods;

@@ -27,6 +27,22 @@ pub fn evaluate_per_node(
     evaluate_attempt(profile, world, states, pod).evaluation
 }
 
+/// The first node that PreFilter and Filter find feasible. `None` also if a plugin fails, which ends a scheduling attempt.
+pub fn first_feasible_node(
+    profile: &Profile,
+    world: &mut World,
+    states: &mut PluginStates,
+    pod: &PodInfo,
+) -> Option<NodeRow> {
+    let mut attempt = Attempt { world, loops: PluginLoops::new(profile, states, pod) };
+    let nodes = attempt.loops.pre_filter(attempt.world).ok()?;
+    let mut evaluation = Evaluation::default();
+    attempt.filter(nodes.as_ref(), None, &mut evaluation);
+    let is_feasible = |node: &&NodeEvaluation| node.filter_result == FilterResult::Feasible;
+    let found = evaluation.nodes.iter().find(is_feasible).map(|node| node.row);
+    found.filter(|_| evaluation.failure.is_none())
+}
+
 /// The evaluation of a scheduling attempt, and the input of PostFilter.
 #[derive(Default)]
 pub struct AttemptEvaluation {

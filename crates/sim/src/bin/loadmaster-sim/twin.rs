@@ -1,9 +1,10 @@
 //! `cargo xtask twin`: random histories in which every decision is compared with a reference that calls every plugin for every node,
 //! and random cases in which the preemption search, of DefaultPreemption or of CrossNodePreemption, is compared with a brute-force search
-//! over all sets of victims.
+//! over all sets of victims, or what `explain` proposes for an unschedulable pod with one over all changes and pairs of changes.
 
 use anyhow::{Context as _, Result};
 use loadmaster_scheduler_plugins::with_scheduler_plugins;
+use loadmaster_sim::brute_force_counterfactual::{self, CounterfactualStats};
 use loadmaster_sim::brute_force_preemption::cross_node::{self, CrossNodeStats};
 use loadmaster_sim::brute_force_preemption::{self, BruteForceStats};
 use loadmaster_sim::cases::local_oracle::LocalOracle;
@@ -30,6 +31,9 @@ pub struct Args {
     /// Run so many small cases of CrossNodePreemption instead of histories.
     #[arg(long, value_name = "CASES", conflicts_with_all = ["steps", "pods", "preemption"])]
     cross_node_preemption: Option<u64>,
+    /// Run so many small cases of unschedulable pods, and of what would make them fit, instead of histories.
+    #[arg(long, value_name = "CASES", conflicts_with_all = ["steps", "pods", "preemption", "cross_node_preemption"])]
+    counterfactual: Option<u64>,
 }
 
 /// The values of `--pods`.
@@ -57,6 +61,9 @@ pub fn run(args: &Args) -> Result<bool> {
     }
     if let Some(n_cases) = args.cross_node_preemption {
         return every_cross_node_eviction(args.seed, n_cases);
+    }
+    if let Some(n_cases) = args.counterfactual {
+        return every_change(args.seed, n_cases);
     }
     let profiles = TwinProfiles::new(&loadmaster_plugins::in_tree_registry())?;
     for pods in args.pods.pools() {
@@ -160,6 +167,38 @@ fn every_cross_node_eviction(seed: u64, n_cases: u64) -> Result<bool> {
         all.n_violating,
         all.n_sets,
         all.n_not_monotone
+    );
+    Ok(true)
+}
+
+/// Generates cases until the pod fitted on no node in `n_cases` of them, and the search tried everything.
+fn every_change(seed: u64, n_cases: u64) -> Result<bool> {
+    let registry = with_scheduler_plugins(loadmaster_plugins::in_tree_registry());
+    let ours = LocalOracle::new(registry)?;
+    let mut all = CounterfactualStats::default();
+    for id in 0.. {
+        if (all.n_cases - all.n_cut) as u64 >= n_cases {
+            break;
+        }
+        let case = brute_force_counterfactual::random_case(seed, id);
+        match brute_force_counterfactual::check_by_brute_force(&ours, &case) {
+            Ok(seen) => all.add(seen.unwrap_or_default()),
+            Err(difference) => {
+                println!("case {id} of seed {seed}: {difference}\n{}", case.question());
+                return Ok(false);
+            }
+        }
+    }
+    println!(
+        "twin: {} unschedulable pods from seed {seed}, {} with single changes, {} with pairs of changes, {} without proposals, {} changed \
+         clusters tried, proposed changes {:?}, {} cases left out: no difference",
+        all.n_cases - all.n_cut,
+        all.n_single,
+        all.n_pairs,
+        all.n_nothing,
+        all.n_tried,
+        all.n_changes,
+        all.n_cut
     );
     Ok(true)
 }
