@@ -4,6 +4,7 @@
 //! nor allocates.
 
 mod node;
+mod text;
 mod validity;
 
 use std::fmt;

@@ -1,7 +1,6 @@
 //! Label and field selectors as requests write them.
 
-use loadmaster_api::selector::Requirement;
-use loadmaster_api::{LabelSelector, Labels, Selector, Str};
+use loadmaster_api::{LabelSelector, Labels, Selector};
 use serde_json::Value;
 
 use crate::object::{has_selectable_fields, list_entries, selectable_field};
@@ -67,22 +66,7 @@ fn split_term(term: &str) -> Option<(&str, bool, &str)> {
 /// 400 when it cannot be read.
 pub fn parse_label_selector(text: &str) -> Result<Selector, ApiError> {
     let bad = |why: String| ApiError::bad_request(format!("unable to parse requirement: {why}"));
-    let mut match_expressions = Vec::new();
-    let mut rest = text.trim();
-    while !rest.is_empty() {
-        let (requirement, after) = requirement(rest).map_err(bad)?;
-        match_expressions.push(requirement);
-        rest = match after.trim_start().strip_prefix(',') {
-            Some(more) if !more.trim().is_empty() => more.trim_start(),
-            Some(_) => return Err(bad("found '', expected: identifier after ','".to_owned())),
-            None if after.trim().is_empty() => "",
-            None => {
-                let found = after.trim();
-                return Err(bad(format!("found '{found}', expected: ',' or 'end of string'")));
-            }
-        };
-    }
-    let selector = LabelSelector { match_expressions, ..LabelSelector::default() };
+    let selector = LabelSelector::parse(text).map_err(bad)?;
     Selector::new(Some(&selector)).map_err(|error| bad(error.to_string()))
 }
 
@@ -110,48 +94,6 @@ pub fn selector_text(selector: &Value) -> String {
     }
     terms.sort();
     terms.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(",")
-}
-
-fn word(text: &str) -> (&str, &str) {
-    let end = text.find(|c: char| c.is_whitespace() || "=!,()<>".contains(c));
-    text.split_at(end.unwrap_or(text.len()))
-}
-
-/// One requirement, and the text behind it.
-fn requirement(text: &str) -> Result<(Requirement, &str), String> {
-    let make = |key: &str, operator: &str, values: Vec<Str>| Requirement {
-        key: key.into(),
-        operator: operator.into(),
-        values,
-    };
-    if let Some(rest) = text.strip_prefix('!') {
-        let (key, rest) = word(rest.trim_start());
-        return Ok((make(key, "DoesNotExist", Vec::new()), rest));
-    }
-    let (key, rest) = word(text);
-    if key.is_empty() {
-        return Err(format!("found '{text}', expected: !, identifier, or 'end of string'"));
-    }
-    let rest = rest.trim_start();
-    if rest.is_empty() || rest.starts_with(',') {
-        return Ok((make(key, "Exists", Vec::new()), rest));
-    }
-    for (sign, operator) in [("!=", "NotIn"), ("==", "In"), ("=", "In")] {
-        if let Some(rest) = rest.strip_prefix(sign) {
-            let (value, rest) = word(rest.trim_start());
-            return Ok((make(key, operator, vec![value.into()]), rest));
-        }
-    }
-    let (operator, after) = word(rest);
-    let operator = match operator {
-        "in" => "In",
-        "notin" => "NotIn",
-        _ => return Err(format!("found '{rest}', expected: in, notin, =, ==, !=, gt, lt")),
-    };
-    let list = after.trim_start().strip_prefix('(').and_then(|list| list.split_once(')'));
-    let (values, rest) = list.ok_or_else(|| format!("found '{}' expected: '('", after.trim()))?;
-    let values = values.split(',').map(|value| value.trim().into()).collect();
-    Ok((make(key, operator, values), rest))
 }
 
 #[cfg(test)]
