@@ -10,7 +10,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use loadmaster_framework::preemption::Candidate;
-use loadmaster_framework::{Code, Cx, DryRunCx, FitError, PluginStates, PodInfo, Rejection, World};
+use loadmaster_framework::{
+    Code, Cx, DryRunCx, FitError, NodeInfo, PluginStates, PodInfo, Rejection, World,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::counterfactual::{self, Counterfactual};
@@ -213,26 +215,23 @@ fn nodes(
     pod: &PodInfo,
     evaluation: &Evaluation,
 ) -> Vec<NodeExplanation> {
-    let world = cx.world;
-    let details = |row| {
-        world.node(row).map(|node| details::of_node(profile, cx, pod, node)).unwrap_or_default()
-    };
-    let name = |row| world.node(row).map_or("", |node| node.name()).to_owned();
+    let infos: Vec<NodeInfo<'_>> = cx.world.node_infos().collect();
+    let details = details::of_nodes(profile, cx, pod, &infos);
+    let all = infos.iter().zip(details);
     if let Some(rejected) = &evaluation.pre_filter_rejection {
         let everywhere = status(rejected);
-        let all = world.nodes().rows();
-        return all
-            .map(|row| NodeExplanation {
-                name: name(row),
-                filter: everywhere.clone(),
-                scores: vec![],
-                total: None,
-                details: details(row),
-            })
-            .collect();
+        let each = all.map(|(node, details)| NodeExplanation {
+            name: node.name().to_owned(),
+            filter: everywhere.clone(),
+            scores: vec![],
+            total: None,
+            details,
+        });
+        return each.collect();
     }
-    let each = evaluation.nodes.iter().map(|node| NodeExplanation {
-        name: name(node.row),
+    // Both are in the order of rows.
+    let each = evaluation.nodes.iter().zip(all).map(|(node, (info, details))| NodeExplanation {
+        name: info.name().to_owned(),
         filter: match &node.filter_result {
             FilterResult::Feasible => {
                 Status { code: Code::Success.name().into(), plugin: None, reasons: vec![] }
@@ -246,7 +245,7 @@ fn nodes(
         },
         scores: names(&evaluation.score_plugins).zip(node.scores.iter().copied()).collect(),
         total: node.total,
-        details: details(node.row),
+        details,
     });
     each.collect()
 }

@@ -37,6 +37,58 @@ impl SchedulingInput<'_> {
         let pods = assigned.chain(&self.pending).chain([&self.pod]);
         states_from_world(self.profile, &self.world, pods)
     }
+
+    /// Why a PreEnqueue plugin keeps the pod out of the scheduling queue; `None` if none does.
+    pub fn pre_enqueue_rejection(&self) -> Option<String> {
+        let (cycle, states) = (CycleState::default(), self.plugin_states());
+        let cx = Cx { world: &self.world, cycle: &cycle, states: &states };
+        let mut points = self.profile.pre_enqueue.iter();
+        points.find_map(|it| it.point.pre_enqueue(cx, &self.pod).err()).map(|it| it.message())
+    }
+}
+
+/// A cluster with all of its pods, in which one pending pod after the other is evaluated.
+pub struct Cluster<'p> {
+    world: World,
+    profiles: &'p [Profile],
+    /// The pending pods, if a plugin reads them.
+    pending: Vec<Arc<PodInfo>>,
+}
+
+impl<'p> Cluster<'p> {
+    /// Builds the world with all pods that are assigned or nominated to a node.
+    pub fn load(
+        snapshot: &Snapshot,
+        profiles: &'p [Profile],
+        gates: &FeatureGates,
+    ) -> Result<Cluster<'p>, SchedulingInputError> {
+        let mut world = world_without_pods(snapshot, profiles, gates);
+        let pending = add_pods(&mut world, profiles, snapshot.pods.iter())?;
+        Ok(Cluster { world, profiles, pending })
+    }
+
+    /// Calls `act` with what [`load_scheduling_input`] would return for a pod that has no node.
+    pub fn with_pod<R>(
+        &mut self,
+        target: &Pod,
+        act: impl FnOnce(&mut SchedulingInput<'p>) -> R,
+    ) -> Result<R, SchedulingInputError> {
+        let pod = Arc::new(parse_pod(&mut self.world, target)?);
+        let profile = expect_profile(self.profiles, &pod)?;
+        self.world.upsert_pending_pod(&pod);
+        let nomination = self.world.nominated_node(&pod.uid).cloned();
+        self.world.delete_nominated_pod(&pod.uid);
+        let empty = World::new(self.world.gates().clone());
+        let world = std::mem::replace(&mut self.world, empty);
+        let pending = self.pending.iter().filter(|other| other.uid != pod.uid).cloned().collect();
+        let mut input = SchedulingInput { world, profile, pod, pending };
+        let result = act(&mut input);
+        self.world = input.world;
+        if let Some(node) = nomination {
+            self.world.add_nominated_pod(node, input.pod);
+        }
+        Ok(result)
+    }
 }
 
 /// Why a pod cannot be scheduled from these objects.
@@ -108,12 +160,7 @@ pub fn load_scheduling_input_for_pod<'p>(
     let mut world = world_without_pods(snapshot, profiles, gates);
     let pod = Arc::new(parse_pod(&mut world, &pod_without_assigned_node(target))?);
     world.upsert_pending_pod(&pod);
-    let profile =
-        profile_for_pod(profiles, &pod).ok_or_else(|| SchedulingInputError::ProfileNotFound {
-            pod: target.full_name(),
-            scheduler_name: pod.template.scheduler_name().to_owned(),
-            known: profiles.iter().map(|profile| profile.scheduler_name.clone()).collect(),
-        })?;
+    let profile = expect_profile(profiles, &pod)?;
     let is_other = |pod: &&ObjectWithOrigin<Pod>| {
         pod.metadata.name != target.metadata.name
             || pod.metadata.namespace != target.metadata.namespace
@@ -244,6 +291,17 @@ pub fn passes_pre_enqueue(
 
 fn profile_for_pod<'p>(profiles: &'p [Profile], pod: &PodInfo) -> Option<&'p Profile> {
     profiles.iter().find(|profile| profile.scheduler_name == pod.template.scheduler_name())
+}
+
+fn expect_profile<'p>(
+    profiles: &'p [Profile],
+    pod: &PodInfo,
+) -> Result<&'p Profile, SchedulingInputError> {
+    profile_for_pod(profiles, pod).ok_or_else(|| SchedulingInputError::ProfileNotFound {
+        pod: pod.full_name(),
+        scheduler_name: pod.template.scheduler_name().to_owned(),
+        known: profiles.iter().map(|profile| profile.scheduler_name.clone()).collect(),
+    })
 }
 
 fn parse_pod(world: &mut World, pod: &Pod) -> Result<PodInfo, SchedulingInputError> {

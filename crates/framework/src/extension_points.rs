@@ -361,6 +361,17 @@ pub trait Explain: Send + Sync {
         let _ = (cx, pod, node);
         Vec::new()
     }
+
+    /// The details about all nodes, in their order. A plugin whose details name other pods implements this instead of
+    /// [`Self::node_details`], so that it looks at every pod only once.
+    fn details_of_nodes(
+        &self,
+        cx: Cx<'_>,
+        pod: &PodInfo,
+        nodes: &[NodeInfo<'_>],
+    ) -> Vec<Vec<Detail>> {
+        nodes.iter().map(|node| self.node_details(cx, pod, *node)).collect()
+    }
 }
 
 /// A short fact for the output of `explain`.

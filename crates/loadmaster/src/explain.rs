@@ -3,7 +3,10 @@
 #![expect(clippy::disallowed_types, reason = "--timings measures time")]
 
 mod plugin_inputs;
+mod rejected_nodes;
 mod running_scheduler;
+mod selection;
+mod several_pods;
 mod table;
 
 use std::io::Write;
@@ -11,12 +14,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::ValueEnum;
-use loadmaster_api::Timestamp;
 use loadmaster_api::snapshot::Snapshot;
+use loadmaster_api::{LabelSelector, Timestamp};
 use loadmaster_client as client;
-use loadmaster_engine::Profile;
-use loadmaster_engine::explain::explain_pod;
-use loadmaster_engine::world_loader;
+use loadmaster_engine::{Profile, explain, world_loader};
 use loadmaster_extender::Verb;
 use loadmaster_framework::{Now, PodInfo, Registry};
 use loadmaster_stdx::ErrorChain;
@@ -28,30 +29,46 @@ use crate::terminal;
 use crate::text::{self, Line, duration};
 use plugin_inputs::PluginInputs;
 use running_scheduler::ServerArgs;
+use selection::Selection;
 
-/// Explain for each node whether a pod is feasible: rejecting plugin and reason, or scores.
+/// Explain for each node whether a pod is feasible: rejecting plugin and reason, or scores; and what would make the pod fit.
 ///
 /// Objects are read from files (--from), as kubectl prints them, or from a live cluster with a kubeconfig. The cluster's scheduler is not
 /// contacted, so any cluster can be explained. An assigned pod is explained as if it were pending. With --server the state of a running
 /// Loadmaster is used instead; --last shows why its last scheduling attempt failed.
 ///
-/// The exit code is 0 if the pod is feasible on some node, 1 if on none, 2 if the input is invalid. With --last it is 0 if there is a
+/// Several pods are selected by the objects that control them, by labels (-l), or because they are pending (--pending). Then pods without a
+/// node are grouped by the reason why they have none.
+///
+/// The exit code is 0 if each pod is feasible on some node, 1 if one is on none, 2 if the input is invalid. With --last it is 0 if there is a
 /// failed attempt, 1 if there is none, 2 if the pod is unknown.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   loadmaster explain shop/web-7d9c5
+  loadmaster explain --pending
+  loadmaster explain deploy/web -n shop
+  loadmaster explain -A -l app=web -o json
   kubectl get nodes,pods,namespaces,services,replicasets,statefulsets -A -o json > cluster.json
   kubectl get pv,pvc,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments -A -o json > storage.json
   loadmaster explain web-7d9c5 -n shop --from cluster.json --from storage.json
   loadmaster explain shop/web-7d9c5 --from cluster.json --config scheduler.yaml -o json
   loadmaster explain shop/web-7d9c5 --server https://scheduler:10259 --token-file token --last")]
 pub(crate) struct Args {
-    /// Name of the pod.
-    #[arg(value_name = "[NAMESPACE/]POD")]
-    pod: String,
-    /// Namespace of the pod [default: the namespace of the kubeconfig's context, or "default"].
+    /// Pods by name, or KIND/NAME for the pods of an object: pod, deploy, rs, sts, ds or job.
+    #[arg(value_name = "[NAMESPACE/]POD | KIND/NAME")]
+    names: Vec<String>,
+    /// Namespace of the pods [default: the namespace of the kubeconfig's context, or "default"; all for --pending].
     #[arg(short, long)]
     namespace: Option<String>,
+    /// Select pods of all namespaces.
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
+    /// Select pods by their labels, as in kubectl.
+    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = LabelSelector::parse)]
+    selector: Option<LabelSelector>,
+    /// Select pods without a node.
+    #[arg(long)]
+    pending: bool,
     /// Saved objects: a file, a directory, or `-` for standard input. May be repeated.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["kubeconfig", "context"])]
     from: Vec<String>,
@@ -65,10 +82,10 @@ pub(crate) struct Args {
     remote: ServerArgs,
     #[command(flatten)]
     config: ConfigArgs,
-    /// Output format.
+    /// Output format: `wide` shows every node, `name` only the names of the selected pods.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
-    /// Show every node in the table, instead of groups and the best nodes.
+    /// Show every node in the table, instead of groups and the best nodes, as `-o wide` does.
     #[arg(long)]
     all: bool,
     /// Print the duration of each step to standard error.
@@ -79,8 +96,17 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     Table,
+    Wide,
+    Name,
     Json,
     Yaml,
+}
+
+impl Args {
+    /// Whether the table has a row for every node.
+    fn shows_every_node(&self) -> bool {
+        self.all || self.output == Format::Wide
+    }
 }
 
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
@@ -92,47 +118,71 @@ pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> Comm
     timings.lap("configuration");
     let (mut snapshot, namespace, inputs) = read(args, &setup)?;
     inputs.add_needed_parts(&mut snapshot);
-    let name = full_name(args, &namespace)?;
+    let selection = Selection::new(args, &namespace)?;
     timings.lap("reading");
-    let runs_on = snapshot
-        .pods
-        .iter()
-        .find(|pod| pod.full_name() == name)
-        .map(|pod| pod.spec.node_name.to_string());
-    let loaded =
-        world_loader::load_scheduling_input(&snapshot, &setup.profiles, &setup.gates, &name);
-    let mut loaded = loaded.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
-    timings.lap("loading");
-    note_extenders(loaded.profile, &loaded.pod);
-    inputs.add_to_world(loaded.profile, &mut loaded.world, &loaded.pod);
-    let wall = Timestamp(jiff::Timestamp::now().as_nanosecond() as i64);
-    loaded.world.set_now(Now { wall, ..Now::default() });
-    let states = loaded.plugin_states();
-    let explanation = explain_pod(loaded.profile, &mut loaded.world, &states, &loaded.pod);
-    timings.lap("deciding");
-    let runs_on = runs_on.unwrap_or_default();
-    print(args, &explanation, || table::lines(&explanation, &runs_on, args.all), out)?;
+    let exit = match &selection {
+        Selection::Pod(name) => {
+            explain_pod(args, &setup, &snapshot, &inputs, name, &mut timings, out)?
+        }
+        Selection::Pods(criteria) => {
+            let pods = criteria.select(&snapshot)?;
+            several_pods::explain(args, &setup, &snapshot, &inputs, &pods, &mut timings, out)?
+        }
+    };
     out.flush()?;
     timings.lap("printing");
-    let fits = !explanation.best.is_empty();
     // The process ends now: dropping a hundred thousand objects would only cost time.
-    std::mem::forget((loaded.world, explanation, snapshot));
+    std::mem::forget(snapshot);
+    Ok(exit)
+}
+
+fn explain_pod(
+    args: &Args,
+    setup: &ProfilesAndGates,
+    snapshot: &Snapshot,
+    inputs: &PluginInputs,
+    name: &str,
+    timings: &mut Timings,
+    out: &mut dyn Write,
+) -> CommandResult<Exit> {
+    let found = snapshot.pods.iter().find(|pod| pod.full_name() == name);
+    let runs_on = found.map(|pod| pod.spec.node_name.to_string()).unwrap_or_default();
+    let loaded = world_loader::load_scheduling_input(snapshot, &setup.profiles, &setup.gates, name);
+    let mut loaded = loaded.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
+    timings.lap("loading");
+    let mut notes = extender_notes(loaded.profile, &loaded.pod);
+    notes.extend(inputs.add_to_world(loaded.profile, &mut loaded.world, &loaded.pod));
+    notes.iter().for_each(|note| print_to_stderr(&format!("note: {note}")));
+    loaded.world.set_now(now());
+    let mut explanation = explain::explain(&mut loaded);
+    timings.lap("deciding");
+    explanation.search_changes(&mut loaded);
+    timings.lap("searching");
+    let lines = || table::lines(&explanation, &runs_on, args.shows_every_node());
+    print(args, &[name], &explanation, lines, out)?;
+    let fits = !explanation.best.is_empty();
+    std::mem::forget((loaded.world, explanation));
     Ok(if fits { Exit::Done } else { Exit::Finding })
 }
 
-/// Only plugins are evaluated: prints a note for each extender that the scheduler would call.
-fn note_extenders(profile: &Profile, pod: &PodInfo) {
-    for extender in profile.extenders.iter() {
+fn now() -> Now {
+    let wall = Timestamp(jiff::Timestamp::now().as_nanosecond() as i64);
+    Now { wall, ..Now::default() }
+}
+
+/// Only plugins are evaluated: a note for each extender that the scheduler would call.
+fn extender_notes(profile: &Profile, pod: &PodInfo) -> Vec<String> {
+    let notes = profile.extenders.iter().filter_map(|extender| {
         let verbs = [Verb::Filter, Verb::Prioritize, Verb::Preempt, Verb::Bind];
         let verbs: Vec<&str> =
             verbs.into_iter().filter(|verb| extender.supports(*verb)).map(Verb::name).collect();
-        if !verbs.is_empty() && extender.is_interested(&pod.template.spec) {
-            let (name, verbs) = (&extender.name, verbs.join(", "));
-            print_to_stderr(&format!(
-                "note: extender {name} is not called here, but the scheduler would call it ({verbs})"
-            ));
-        }
-    }
+        let is_called = !verbs.is_empty() && extender.is_interested(&pod.template.spec);
+        let (name, verbs) = (&extender.name, verbs.join(", "));
+        is_called.then(|| {
+            format!("extender {name} is not called here, but the scheduler would call it ({verbs})")
+        })
+    });
+    notes.collect()
 }
 
 /// Reads the objects, the default namespace, and the additional inputs of plugins.
@@ -156,26 +206,22 @@ fn read(args: &Args, setup: &ProfilesAndGates) -> CommandResult<(Snapshot, Strin
     Ok((snapshot, "default".to_owned(), inputs))
 }
 
-fn full_name(args: &Args, namespace: &str) -> CommandResult<String> {
-    match (args.pod.split_once('/'), &args.namespace) {
-        (Some((given, _)), Some(wanted)) if given != wanted => Err(Failure::invalid_input(
-            format_args!("pod {}: does not match --namespace {wanted:?}", args.pod),
-        )),
-        (Some(_), _) => Ok(args.pod.clone()),
-        (None, Some(wanted)) => Ok(format!("{wanted}/{}", args.pod)),
-        (None, None) => Ok(format!("{namespace}/{}", args.pod)),
-    }
-}
-
-/// Prints a result in the requested format.
+/// Prints a result about these pods in the requested format.
 fn print(
     args: &Args,
+    pods: &[&str],
     answer: &impl Serialize,
     lines: impl FnOnce() -> Vec<Line>,
     out: &mut dyn Write,
 ) -> CommandResult<()> {
     match args.output {
-        Format::Table => text::print(out, &lines(), terminal::has_color())?,
+        Format::Table | Format::Wide => text::print(out, &lines(), terminal::has_color())?,
+        Format::Name => {
+            for pod in pods {
+                let name = pod.split_once('/').map_or(*pod, |(_, name)| name);
+                writeln!(out, "pod/{name}")?;
+            }
+        }
         Format::Json => {
             serde_json::to_writer_pretty(&mut *out, answer).map_err(std::io::Error::from)?;
             writeln!(out)?;

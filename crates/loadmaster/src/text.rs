@@ -70,6 +70,26 @@ impl Line {
     }
 }
 
+/// The width for which text is wrapped.
+const WRAP_WIDTH: usize = 80;
+
+/// Text as lines of at most 80 columns, unless a word is longer. The first line is indented by `first`, the others by `rest`.
+pub(crate) fn wrapped(text: &str, first: usize, rest: usize) -> Vec<Line> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= WRAP_WIDTH => {
+                line.extend([" ", word]);
+            }
+            last => {
+                let indent = if last.is_none() { first } else { rest };
+                lines.push(" ".repeat(indent) + word);
+            }
+        }
+    }
+    lines.into_iter().map(|line| Line::new(Style::Plain, line)).collect()
+}
+
 /// Prints lines without cutting them.
 pub(crate) fn print(out: &mut dyn Write, lines: &[Line], color: bool) -> io::Result<()> {
     lines.iter().try_for_each(|line| writeln!(out, "{}", line.render(usize::MAX, color).trim_end()))
@@ -189,6 +209,22 @@ mod tests {
         assert_eq!(line.render(8, false), "green a…");
         assert_eq!(line.render(4, true), "\x1b[32mgre\x1b[0m…");
         assert_eq!(line.render(0, true), "");
+    }
+
+    #[test]
+    fn text_is_wrapped_between_words() {
+        #[track_caller]
+        fn check(text: &str, want: &[&str]) {
+            let lines: Vec<String> =
+                wrapped(text, 2, 4).iter().map(|line| line.render(200, false)).collect();
+            assert_eq!(lines, want);
+        }
+        let (long, short) = ("x".repeat(90), "y".repeat(37));
+        check("a b", &["  a b"]);
+        check(&format!("{short} {short} z"), &[&format!("  {short} {short} z")]);
+        check(&format!("{short} {short} zzzz"), &[&format!("  {short} {short}"), "    zzzz"]);
+        check(&format!("a {long} b"), &["  a", &format!("    {long}"), "    b"]);
+        check("", &["  "]);
     }
 
     #[test]

@@ -16,6 +16,7 @@
 
 mod counters;
 mod evaluator;
+mod explain;
 mod filter;
 mod hints;
 #[cfg(test)]
@@ -103,6 +104,7 @@ fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> 
     points.pre_score = Some(plugin.clone());
     points.score = Some(plugin.clone());
     points.sign = Some(plugin.clone());
+    points.explain = Some(plugin.clone());
     points.incremental = Some(plugin);
     points.register_event(
         ClusterEvent::new(

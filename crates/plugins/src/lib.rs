@@ -5,6 +5,7 @@ mod csi_migration;
 pub mod default_binder;
 pub mod default_preemption;
 mod dynamic_resources;
+mod explain_text;
 pub mod image_locality;
 pub mod inter_pod_affinity;
 #[cfg(test)]

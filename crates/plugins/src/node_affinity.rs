@@ -13,6 +13,7 @@
 //! error. Terms of a configuration must be valid.
 
 mod args;
+mod explain;
 mod signature;
 
 use std::sync::Arc;
@@ -89,6 +90,7 @@ fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> 
     points.pre_score = Some(plugin.clone());
     points.score = Some(plugin.clone());
     points.sign = Some(plugin.clone());
+    points.explain = Some(plugin.clone());
     points.incremental = Some(plugin.clone());
     points.register_event(
         ClusterEvent::new(EventResource::Node, ActionType::ADD | ActionType::UPDATE_NODE_LABEL),

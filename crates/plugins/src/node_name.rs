@@ -17,9 +17,9 @@ use loadmaster_api::Str;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{ResultDependencies, RowDependency, RowMask};
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, EvaluatorCx, EventResource, ExtensionPoints, Filter,
-    Incremental, NodeInfo, NodeRow, PluginDef, PluginError, PluginEvaluator, PodInfo, PrepareCx,
-    PrepareResult, Rejection, Sign,
+    ActionType, ClusterEvent, Code, Cx, Detail, EvaluatorCx, EventResource, Explain,
+    ExtensionPoints, Filter, Incremental, NodeInfo, NodeRow, PluginDef, PluginError,
+    PluginEvaluator, PodInfo, PrepareCx, PrepareResult, Rejection, Sign,
 };
 use serde_json::Value;
 
@@ -40,6 +40,7 @@ fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError>
     let plugin = Arc::new(NodeName);
     points.filter = Some(plugin.clone());
     points.sign = Some(plugin.clone());
+    points.explain = Some(plugin.clone());
     points.incremental = Some(plugin);
     points.register_event(ClusterEvent::new(EventResource::Node, ActionType::ADD), None);
     Ok(())
@@ -49,6 +50,13 @@ impl Filter for NodeName {
     fn filter(&self, _cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection> {
         let fits = pod.node_name.is_empty() || *pod.node_name == *node.name();
         if fits { Ok(()) } else { Err(Rejection::unresolvable(REASON)) }
+    }
+}
+
+impl Explain for NodeName {
+    fn pod_details(&self, _cx: Cx<'_>, pod: &PodInfo) -> Vec<Detail> {
+        let name = pod.node_name.as_str();
+        if name.is_empty() { Vec::new() } else { vec![Detail::new("nodeName", name)] }
     }
 }
 

@@ -15,13 +15,15 @@ use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{ResultDependencies, RowDependency};
 use loadmaster_framework::template::HostPort;
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, EvaluatorCx, EventResource, ExtensionPoints, Failure,
-    Filter, Incremental, NodeInfo, NodeRow, PluginDef, PluginError, PluginEvaluator, PodInfo,
-    PreFilter, PreFilterResult, PrepareCx, PrepareResult, QueueingHint, Rejection, SerialCx, Sign,
+    ActionType, ClusterEvent, Code, Cx, Detail, EvaluatorCx, EventResource, Explain,
+    ExtensionPoints, Failure, Filter, Incremental, NodeInfo, NodeRow, PluginDef, PluginError,
+    PluginEvaluator, PodInfo, PreFilter, PreFilterResult, PrepareCx, PrepareResult, QueueingHint,
+    Rejection, SerialCx, Sign,
 };
 use serde_json::Value;
 
 use crate::DeclaredReasons;
+use crate::explain_text::facts_detail;
 
 pub const NAME: &str = "NodePorts";
 
@@ -39,6 +41,7 @@ fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError>
     points.pre_filter = Some(plugin.clone());
     points.filter = Some(plugin.clone());
     points.sign = Some(plugin.clone());
+    points.explain = Some(plugin.clone());
     points.incremental = Some(plugin);
     points.register_event(
         ClusterEvent::new(EventResource::Pod, ActionType::DELETE),
@@ -59,6 +62,23 @@ impl Filter for NodePorts {
     fn filter(&self, _cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection> {
         let free = are_free(&pod.template.host_ports, node.host_ports());
         if free { Ok(()) } else { Err(Rejection::unschedulable(REASON)) }
+    }
+}
+
+impl Explain for NodePorts {
+    fn node_details(&self, _cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Vec<Detail> {
+        let wanted = &pod.template.host_ports;
+        // Most nodes have no pod with such a port.
+        if are_free(wanted, node.host_ports()) {
+            return Vec::new();
+        }
+        let facts = wanted.iter().filter_map(|port| {
+            let wanted = std::slice::from_ref(port);
+            let user = node.pods().find(|it| !are_free(wanted, it.template.host_ports.iter()))?;
+            let HostPort { ip, protocol, port } = port;
+            Some(format!("{protocol} {ip}:{port} is used by {}", user.full_name()))
+        });
+        facts_detail("usedPorts", facts)
     }
 }
 
@@ -226,5 +246,15 @@ mod tests {
         assert_eq!(signed, json!({"v1.Pod.Spec.HostPorts()": [22, 80, 443]}));
         let signed = bench().sign(json!({})).unwrap();
         assert_eq!(signed, json!({"v1.Pod.Spec.HostPorts()": []}));
+    }
+
+    #[test]
+    fn explain_names_the_pod_that_uses_a_port() {
+        let mut bench = bench();
+        let ports = json!([{"hostPort": 80}, {"hostPort": 443, "hostIP": "10.0.0.1"}]);
+        bench.add_assigned_pod("used", pod("old", &[ports])).unwrap();
+        let mut explain = |ports: Value| bench.explain(pod("web", &[ports])).unwrap().join(", ");
+        expect!["used: usedPorts=TCP 0.0.0.0:80 is used by default/old; TCP 0.0.0.0:443 is used by default/old"].assert_eq(&explain(json!([{"hostPort": 80}, {"hostPort": 443}, {"hostPort": 1}])));
+        assert_eq!(explain(json!([{"hostPort": 1}])), "");
     }
 }

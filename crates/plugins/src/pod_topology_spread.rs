@@ -17,6 +17,7 @@ mod args;
 mod constraint;
 pub mod default_selector;
 mod evaluator;
+mod explain;
 mod filter;
 mod hints;
 #[cfg(test)]
@@ -88,6 +89,7 @@ fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> 
     points.pre_score = Some(plugin.clone());
     points.score = Some(plugin.clone());
     points.sign = Some(plugin.clone());
+    points.explain = Some(plugin.clone());
     points.incremental = Some(plugin.clone());
     let labels_and_tolerations = ActionType::UPDATE_POD_LABEL | ActionType::UPDATE_POD_TOLERATION;
     let pods = ActionType::ADD | labels_and_tolerations | ActionType::DELETE;

@@ -19,14 +19,15 @@ use loadmaster_framework::incremental::{
 };
 use loadmaster_framework::node_table::TaintSetId;
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, EvaluatorCx, EventResource, ExtensionPoints, Failure,
-    Filter, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow, NodeScore, NodeTable, PluginDef,
-    PluginError, PluginEvaluator, PodInfo, PreScore, PreScoreResult, PrepareCx, PrepareResult,
-    QueueingHint, Rejection, Score, SerialCx, Sign,
+    ActionType, ClusterEvent, Code, Cx, Detail, EvaluatorCx, EventResource, Explain,
+    ExtensionPoints, Failure, Filter, Incremental, MAX_NODE_SCORE, NodeInfo, NodeRow, NodeScore,
+    NodeTable, PluginDef, PluginError, PluginEvaluator, PodInfo, PreScore, PreScoreResult,
+    PrepareCx, PrepareResult, QueueingHint, Rejection, Score, SerialCx, Sign,
 };
 use serde_json::Value;
 
 use crate::DeclaredReasons;
+use crate::explain_text::shown_taint;
 use crate::normalize;
 use crate::tolerations::{TolerationMatcher, signed_tolerations};
 
@@ -50,6 +51,7 @@ fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError>
     points.pre_score = Some(plugin.clone());
     points.score = Some(plugin.clone());
     points.sign = Some(plugin.clone());
+    points.explain = Some(plugin.clone());
     points.incremental = Some(plugin.clone());
     points.register_event(
         ClusterEvent::new(EventResource::Node, ActionType::ADD | ActionType::UPDATE_NODE_TAINT),
@@ -67,6 +69,15 @@ impl Filter for TaintToleration {
         let fits =
             self.toleration_matcher.tolerates_all(&pod.template.spec.tolerations, node.taints());
         if fits { Ok(()) } else { Err(Rejection::unresolvable(REASON)) }
+    }
+}
+
+impl Explain for TaintToleration {
+    fn node_details(&self, _cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Vec<Detail> {
+        let tolerations = &pod.template.spec.tolerations;
+        let untolerated = self.toleration_matcher.untolerated(tolerations, node.taints());
+        let untolerated: Vec<String> = untolerated.map(shown_taint).collect();
+        if untolerated.is_empty() { Vec::new() } else { vec![Detail::new("taints", untolerated)] }
     }
 }
 

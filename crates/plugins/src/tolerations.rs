@@ -23,8 +23,17 @@ impl TolerationMatcher {
 
     /// Whether every NoSchedule and NoExecute taint is tolerated (upstream's `FindMatchingUntoleratedTaint` finds none).
     pub(crate) fn tolerates_all(self, tolerations: &[Toleration], taints: &[Taint]) -> bool {
-        let mut hard = taints.iter().filter(|taint| is_do_not_schedule(taint));
-        hard.all(|taint| self.any_tolerates(tolerations, taint))
+        self.untolerated(tolerations, taints).next().is_none()
+    }
+
+    /// The NoSchedule and NoExecute taints that are not tolerated.
+    pub(crate) fn untolerated<'a>(
+        self,
+        tolerations: &'a [Toleration],
+        taints: &'a [Taint],
+    ) -> impl Iterator<Item = &'a Taint> {
+        let hard = taints.iter().filter(|taint| is_do_not_schedule(taint));
+        hard.filter(move |taint| !self.any_tolerates(tolerations, taint))
     }
 
     /// Whether one of the tolerations tolerates the taint.

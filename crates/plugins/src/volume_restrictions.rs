@@ -25,7 +25,8 @@ use loadmaster_framework::{
 use serde_json::Value;
 
 use crate::DeclaredReasons;
-use crate::volumes::{self, NotFound, StorageKind, facts_detail, named_claims, names_claim};
+use crate::explain_text::facts_detail;
+use crate::volumes::{self, NotFound, StorageKind, named_claims, names_claim};
 
 pub const NAME: &str = "VolumeRestrictions";
 

@@ -24,9 +24,10 @@ use loadmaster_framework::{
 use serde_json::Value;
 
 use crate::DeclaredReasons;
+use crate::explain_text::{facts_detail, shown_labels, shown_values};
 use crate::volumes::{
-    self, NotFound, StorageKind, WAIT_FOR_FIRST_CONSUMER, binding_mode_not_set, facts_detail,
-    named_claims, names_claim, shown_labels, shown_values,
+    self, NotFound, StorageKind, WAIT_FOR_FIRST_CONSUMER, binding_mode_not_set, named_claims,
+    names_claim,
 };
 
 pub const NAME: &str = "VolumeZone";

@@ -1,13 +1,13 @@
-//! What several volume plugins share: the kinds that they watch, the claims of a pod, and how `explain` shows them.
+//! What several volume plugins share: the kinds that they watch, and the claims of a pod.
 
 use std::fmt;
 
 use loadmaster_api::storage::StorageMeta;
-use loadmaster_api::{Labels, PersistentVolumeClaim, StorageClass, Str, Volume};
+use loadmaster_api::{PersistentVolumeClaim, StorageClass, Str, Volume};
 use loadmaster_framework::extension_points::SignFragment;
 use loadmaster_framework::watched_objects::ObjectLister;
 use loadmaster_framework::{
-    Detail, ExtensionPoints, Gvr, ObjectSlot, PodInfo, PodTemplate, WatchRequirement,
+    ExtensionPoints, Gvr, ObjectSlot, PodInfo, PodTemplate, WatchRequirement,
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -147,32 +147,4 @@ pub(crate) fn is_delay_binding(
 /// Upstream's text for a class without a binding mode.
 pub(crate) fn binding_mode_not_set(class: &str) -> String {
     format!("VolumeBindingMode not set for StorageClass {class:?}")
-}
-
-/// A detail for `explain` with several facts; none without facts.
-pub(crate) fn facts_detail(name: &'static str, facts: impl Iterator<Item = String>) -> Vec<Detail> {
-    let facts: Vec<String> = facts.collect();
-    if facts.is_empty() { Vec::new() } else { vec![Detail::new(name, facts.join("; "))] }
-}
-
-/// A requirement for `explain`: `topology.kubernetes.io/zone in (zone-a, zone-b)`.
-pub(crate) fn shown_values<'a>(
-    key: &str,
-    operator: &str,
-    values: impl Iterator<Item = &'a Str>,
-) -> String {
-    let values: Vec<&str> = values.map(|value| &**value).collect();
-    format!("{key} {operator} ({})", values.join(", "))
-}
-
-/// The values of some labels of a node: `zone=a`, or `no zone`.
-pub(crate) fn shown_labels<'a>(labels: &Labels, keys: impl Iterator<Item = &'a str>) -> String {
-    let mut keys: Vec<&str> = keys.collect();
-    keys.sort_unstable();
-    keys.dedup();
-    let shown = keys.iter().map(|key| match labels.get(key) {
-        Some(value) => format!("{key}={value}"),
-        None => format!("no {key}"),
-    });
-    shown.collect::<Vec<String>>().join(", ")
 }

@@ -29,8 +29,9 @@ impl PluginTestBench {
             let details: Vec<String> = details.collect();
             (!details.is_empty()).then(|| format!("{about}: {}", details.join(", ")))
         };
-        let nodes = self.world.node_infos();
-        let nodes = nodes.map(|node| line(node.name(), point.node_details(cx, &pod, node)));
-        Ok([line("pod", point.pod_details(cx, &pod))].into_iter().chain(nodes).flatten().collect())
+        let nodes: Vec<_> = self.world.node_infos().collect();
+        let details = point.details_of_nodes(cx, &pod, &nodes);
+        let lines = nodes.iter().zip(details).map(|(node, details)| line(node.name(), details));
+        Ok([line("pod", point.pod_details(cx, &pod))].into_iter().chain(lines).flatten().collect())
     }
 }

@@ -121,8 +121,8 @@ impl PluginInputs {
         }
     }
 
-    /// Adds the watched objects of a profile's plugins to the world, and prints notes about missing inputs that matter for the pod.
-    pub fn add_to_world(&self, profile: &Profile, world: &mut World, pod: &PodInfo) {
+    /// Adds the watched objects of a profile's plugins to the world. Returns notes about missing inputs that matter for the pod.
+    pub fn add_to_world(&self, profile: &Profile, world: &mut World, pod: &PodInfo) -> Vec<String> {
         for watch in &profile.watches {
             world.watch_objects(watch);
         }
@@ -144,14 +144,15 @@ impl PluginInputs {
                 None => missing.push((gvr, *presence)),
             }
         }
-        let notes = self.notes_on_missing_kinds(&missing);
-        notes.iter().for_each(|note| print_to_stderr(&format!("note: {note}")));
-        for plugin in profile.plugins.iter().filter(|plugin| plugin.publish_handler.is_some()) {
-            let name = plugin.name;
-            print_to_stderr(&format!(
-                "note: plugin {name} may use values published by a service, which are not available here; use --server to query a running scheduler"
-            ));
-        }
+        let mut notes = self.notes_on_missing_kinds(&missing);
+        let publishing = profile.plugins.iter().filter(|plugin| plugin.publish_handler.is_some());
+        notes.extend(publishing.map(|plugin| {
+            format!(
+                "plugin {} may use values published by a service, which are not available here; use --server to query a running scheduler",
+                plugin.name
+            )
+        }));
+        notes
     }
 
     /// One sentence for all kinds with the same cause and consequence, in which a missing rule is one of an API group.

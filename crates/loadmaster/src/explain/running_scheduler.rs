@@ -10,7 +10,8 @@ use loadmaster_engine::explain::Explanation;
 use loadmaster_stdx::ErrorChain;
 use serde::de::DeserializeOwned;
 
-use super::{Args, Timings, full_name, print, table};
+use super::selection::Selection;
+use super::{Args, Timings, print, table};
 use crate::exit::{CommandResult, Exit, Failure};
 
 /// The server and the credentials, with kubectl's flag names.
@@ -56,14 +57,17 @@ pub(super) fn run(
 ) -> CommandResult<Exit> {
     let remote = RemoteScheduler::new(&options(args, server));
     let remote = remote.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
-    let name = full_name(args, remote.default_namespace())?;
+    let Selection::Pod(name) = Selection::new(args, remote.default_namespace())? else {
+        return Err(Failure::invalid_input("with --server one pod is explained, by its name"));
+    };
+    let names = [name.as_str()];
     timings.lap("preparing");
     let exit = if args.remote.last {
         let progress: PodSchedulingState = match get(&remote, &format!("/explain/{name}?last"))? {
             RemoteResult::Found(progress) => progress,
             RemoteResult::Assigned(text) => return Err(Failure::invalid_input(text)),
         };
-        print(args, &progress, || table::progress(&progress), out)?;
+        print(args, &names, &progress, || table::progress(&progress), out)?;
         if progress.last.is_some() { Exit::Done } else { Exit::Finding }
     } else {
         let explanation: Explanation = match get(&remote, &format!("/explain/{name}"))? {
@@ -73,7 +77,8 @@ pub(super) fn run(
                 return Ok(Exit::Finding);
             }
         };
-        print(args, &explanation, || table::lines(&explanation, "", args.all), out)?;
+        let lines = || table::lines(&explanation, "", args.shows_every_node());
+        print(args, &names, &explanation, lines, out)?;
         if explanation.best.is_empty() { Exit::Finding } else { Exit::Done }
     };
     timings.lap("asking");

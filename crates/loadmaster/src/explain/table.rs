@@ -1,20 +1,19 @@
 //! The text output of an explanation: the result, the best nodes with their scores, and rejected nodes grouped by reason.
 
-use std::collections::BTreeMap;
-
+use loadmaster_engine::counterfactual::{Change, Counterfactual, Proposal};
 use loadmaster_engine::engine::scheduling_state::{LastAttempt, PodSchedulingState, PodState};
 use loadmaster_engine::explain::{
     DetailsByName, DetailsByPlugin, Explanation, NodeExplanation, PreemptionExplanation, Status,
 };
 
+use super::rejected_nodes::{self, N_EXAMPLES, examples, some_of};
 use super::running_scheduler;
-use crate::text::{Alignment, Line, Style, Table, counted, grouped};
+use crate::text::{self, Alignment, Line, Style, Table, counted, grouped};
 
-/// Maximum number of rows without --all.
+/// Maximum number of feasible nodes without --all.
 const N_FEASIBLE: usize = 10;
-const N_GROUPS: usize = 12;
-/// Maximum number of example names.
-const N_EXAMPLES: usize = 3;
+/// Maximum number of proposals without --all.
+const N_PROPOSALS: usize = 5;
 
 /// The lines of the output. `runs_on` is the node to which the pod is assigned, or empty.
 pub(super) fn lines(explanation: &Explanation, runs_on: &str, all: bool) -> Vec<Line> {
@@ -30,11 +29,50 @@ pub(super) fn lines(explanation: &Explanation, runs_on: &str, all: bool) -> Vec<
     }
     if !rejected.is_empty() && explanation.pre_filter.is_none() {
         lines.push(Line::default());
-        lines.extend(if all { each(&rejected) } else { groups(&rejected) });
+        let preemption = explanation.preemption.as_ref();
+        lines.extend(match all {
+            true => rejected_nodes::each(&rejected, preemption),
+            false => rejected_nodes::groups(&rejected, preemption),
+        });
     }
     if let Some(preemption) = &explanation.preemption {
         lines.push(Line::default());
         lines.extend(evictions(preemption, all));
+    }
+    if let Some(found) = &explanation.counterfactual {
+        lines.push(Line::default());
+        lines.extend(changes(found, all, 2));
+    }
+    lines
+}
+
+/// What would make the pod fit.
+pub(super) fn changes(found: &Counterfactual, all: bool, indent: usize) -> Vec<Line> {
+    let Counterfactual { proposals, is_cut } = found;
+    let head = match proposals.first().map(|it| it.changes.len()) {
+        None => "no one or two changes were found that would make it fit",
+        Some(1) => "would fit after one of these changes:",
+        Some(_) => "would fit after two changes together, one of these pairs:",
+    };
+    let mut lines = text::wrapped(head, indent, indent);
+    let n_max = if all { usize::MAX } else { N_PROPOSALS };
+    for Proposal { changes, node } in proposals.iter().take(n_max) {
+        let is_new = changes.iter().any(|change| matches!(change, Change::AddNode { .. }));
+        let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
+        let mut text = format!("- {}", changes.join(", and "));
+        if !is_new {
+            text.push_str(&format!(" (fits on {node})"));
+        }
+        lines.extend(text::wrapped(&text, indent, indent + 2));
+    }
+    if proposals.len() > n_max {
+        let n = grouped((proposals.len() - n_max) as u64);
+        let text = format!("{:indent$}and {n} more (--all shows them)", "");
+        lines.push(Line::new(Style::Dim, text));
+    }
+    if *is_cut {
+        let text = "not everything was tried, because there are too many possibilities";
+        lines.push(Line::new(Style::Dim, format!("{:indent$}{text}", "")));
     }
     lines
 }
@@ -56,32 +94,32 @@ fn headline(explanation: &Explanation, n_feasible: usize, runs_on: &str) -> Vec<
     };
     let mut lines = vec![headline];
     if !explanation.message.is_empty() {
-        lines.push(Line::new(Style::Plain, format!("  {}", explanation.message)));
+        lines.extend(text::wrapped(&explanation.message, 2, 2));
     }
     if let Some(status) = &explanation.pre_filter {
         let plugin = status.plugin.as_ref().map(|it| format!(" by {it}")).unwrap_or_default();
-        let text =
-            format!("  rejected{plugin} before any node was evaluated{}", preemption(status));
-        lines.push(Line::new(Style::Plain, text));
+        let word = rejected_nodes::preemption_of_all(status, explanation.preemption.as_ref());
+        let text = format!("rejected{plugin} before any node was evaluated{word}");
+        lines.extend(text::wrapped(&text, 2, 2));
     }
     let mut about = format!("  profile {}", explanation.profile);
     if !runs_on.is_empty() {
         about = format!("{about}; assigned to {runs_on}, explained as if it were pending");
     }
     lines.push(Line::new(Style::Dim, about));
-    if !explanation.details.is_empty() {
-        lines.push(Line::new(Style::Plain, format!("  {}", details(&explanation.details))));
+    for (plugin, details) in &explanation.details {
+        lines.extend(text::wrapped(&format!("{plugin}: {}", named(details)), 2, 4));
     }
     lines
 }
 
 /// `Gang: members=3, waiting=1; Quota: used=4`.
-fn details(by_plugin: &DetailsByPlugin) -> String {
+pub(super) fn details(by_plugin: &DetailsByPlugin) -> String {
     let plugins = by_plugin.iter().map(|(plugin, details)| format!("{plugin}: {}", named(details)));
     plugins.collect::<Vec<_>>().join("; ")
 }
 
-fn named(details: &DetailsByName) -> String {
+pub(super) fn named(details: &DetailsByName) -> String {
     let each = details.iter().map(|(name, value)| format!("{name}={value}"));
     each.collect::<Vec<_>>().join(", ")
 }
@@ -149,68 +187,6 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-fn each(rejected: &[&NodeExplanation]) -> Vec<Line> {
-    let has_details = rejected.iter().any(|node| !node.details.is_empty());
-    let n_columns = if has_details { 5 } else { 4 };
-    let mut table = Table::new(&[Alignment::Left; 5][..n_columns]);
-    let head = ["NODE", "REJECTED BY", "PREEMPTION", "REASON", "DETAILS"];
-    table.row(Style::Dim, head[..n_columns].iter().copied());
-    for node in rejected {
-        let Status { plugin, reasons, .. } = &node.filter;
-        let (reasons, details) = (reasons.join(", "), details(&node.details));
-        let plugin = plugin.as_deref().unwrap_or("-");
-        let cells = [&*node.name, plugin, preemption_word(&node.filter), &reasons, &details];
-        table.row(Style::Plain, cells[..n_columns].iter().copied());
-    }
-    table.lines(2)
-}
-
-fn groups(rejected: &[&NodeExplanation]) -> Vec<Line> {
-    let mut groups: BTreeMap<(&str, String, &str), Vec<&NodeExplanation>> = BTreeMap::new();
-    for node in rejected {
-        let Status { plugin, reasons, .. } = &node.filter;
-        let key =
-            (plugin.as_deref().unwrap_or("-"), reasons.join(", "), preemption_word(&node.filter));
-        groups.entry(key).or_default().push(node);
-    }
-    let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_by(|a, b| b.1.len().cmp(&a.1.len()).then_with(|| a.0.cmp(&b.0)));
-    let shown = || groups.iter().take(N_GROUPS);
-    let has_details = shown().any(|(_, nodes)| !own_details(nodes).is_empty());
-    let n_columns = if has_details { 6 } else { 5 };
-    let mut table = reasons_table(n_columns);
-    for ((plugin, reasons, help), nodes) in shown() {
-        let n = grouped(nodes.len() as u64);
-        let examples = examples(nodes.iter().map(|node| &*node.name));
-        let details = own_details(nodes);
-        let cells = [n.as_str(), plugin, help, reasons, &examples, &details];
-        table.row(Style::Plain, cells[..n_columns].iter().copied());
-    }
-    let mut lines = table.lines(2);
-    if groups.len() > N_GROUPS {
-        let more = counted(groups.len() - N_GROUPS, "more reason");
-        lines.push(Line::new(Style::Dim, format!("  and {more} (--all shows every node)")));
-    }
-    lines
-}
-
-/// What the plugin that rejected a group of nodes says about the first of them.
-fn own_details(nodes: &[&NodeExplanation]) -> String {
-    let Some(node) = nodes.first() else { return String::new() };
-    let by_plugin = node.details.iter().find(|it| Some(&it.0) == node.filter.plugin.as_ref());
-    by_plugin.map(|(_, details)| named(details)).unwrap_or_default()
-}
-
-/// A table with one row per reason; the sixth column is only needed for details.
-fn reasons_table(n_columns: usize) -> Table {
-    let [left, right] = [Alignment::Left, Alignment::Right];
-    let head =
-        ["NODES", "REJECTED BY", "PREEMPTION", "REASON", "FOR EXAMPLE", "DETAILS OF THE FIRST"];
-    let mut table = Table::new(&[right, left, left, left, left, left][..n_columns]);
-    table.row(Style::Dim, head[..n_columns].iter().copied());
-    table
-}
-
 /// The state of a pod, and why its last attempt failed.
 pub(super) fn progress(progress: &PodSchedulingState) -> Vec<Line> {
     let head = Line::new(Style::Bold, progress.pod.as_str());
@@ -250,19 +226,11 @@ pub(super) fn progress(progress: &PodSchedulingState) -> Vec<Line> {
 fn last_attempt(last: &LastAttempt) -> Vec<Line> {
     let head = format!("attempt {} ended at {}: ", last.attempt, last.time);
     let result = Line::new(Style::Plain, head).with_text(Style::Bad, last.result.as_ref());
-    let mut lines =
-        vec![Line::default(), result, Line::new(Style::Plain, format!("  {}", last.message))];
+    let mut lines = vec![Line::default(), result];
+    lines.extend(text::wrapped(&last.message, 2, 2));
     if !last.rejected_nodes.is_empty() {
-        let mut table = reasons_table(5);
-        for group in &last.rejected_nodes {
-            let (n, help) = (grouped(group.n_nodes as u64), preemption_word(&group.status));
-            let plugin = group.status.plugin.as_deref().unwrap_or("-");
-            let reasons = group.status.reasons.join(", ");
-            let examples = some_of(&group.examples, group.n_nodes);
-            table.row(Style::Plain, [n.as_str(), plugin, help, &reasons, &examples]);
-        }
         lines.push(Line::default());
-        lines.extend(table.lines(2));
+        lines.extend(rejected_nodes::of_last_attempt(last));
     }
     if last.n_other_nodes > 0 {
         let more = counted(last.n_other_nodes, "node");
@@ -284,7 +252,7 @@ fn last_attempt(last: &LastAttempt) -> Vec<Line> {
 /// The best preemption candidates, or all of them.
 fn evictions(preemption: &PreemptionExplanation, all: bool) -> Vec<Line> {
     if preemption.candidates.is_empty() {
-        return vec![Line::new(Style::Plain, format!("  {}", preemption.message))];
+        return text::wrapped(&preemption.message, 2, 2);
     }
     let is_best = |node: &String| preemption.best.contains(node);
     let n = counted(preemption.candidates.len(), "node");
@@ -316,36 +284,6 @@ fn evictions(preemption: &PreemptionExplanation, all: bool) -> Vec<Line> {
     lines
 }
 
-/// Whether preemption can help.
-fn preemption_word(status: &Status) -> &'static str {
-    match &*status.code {
-        "Unschedulable" => "may help",
-        "UnschedulableAndUnresolvable" | "PreFilterResult" => "cannot help",
-        _ => "-",
-    }
-}
-
-fn preemption(status: &Status) -> String {
-    match preemption_word(status) {
-        "-" => String::new(),
-        word => format!("; preemption {word}"),
-    }
-}
-
-fn examples<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
-    let n = names.len();
-    let shown: Vec<String> = names.take(N_EXAMPLES).map(str::to_owned).collect();
-    some_of(&shown, n)
-}
-
-/// Some names of `n`.
-fn some_of(names: &[String], n: usize) -> String {
-    match n.saturating_sub(names.len()) {
-        0 => names.join(", "),
-        more => format!("{} and {} more", names.join(", "), grouped(more as u64)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -367,15 +305,11 @@ mod tests {
             let lines = lines(&explanation, "", all).into_iter();
             lines.map(|line| line.render(200, false)).collect::<Vec<_>>().join("\n")
         };
-        assert!(text(false).contains("  Gang: complete=true, members=3; Quota: used=4\n"));
+        assert!(text(false).contains("  Gang: complete=true, members=3\n  Quota: used=4\n"));
         for want in ["DETAILS", "Devices: free=[d1 d2]", "Devices: free=[]"] {
             assert!(text(true).contains(want), "{want} in {}", text(true));
         }
-        let groups = text(false);
-        assert!(
-            groups.contains("DETAILS OF THE FIRST") && groups.contains("  b            free=[]"),
-            "{groups}"
-        );
+        assert!(text(false).ends_with("none\n         b: free=[]"), "{}", text(false));
     }
 
     #[test]

@@ -63,9 +63,11 @@ fn table_output() {
               a       426         300         55          71
               score 0 for all nodes: DynamicResources, ImageLocality
 
-              NODES  REJECTED BY        PREEMPTION   REASON                            FOR EXAMPLE
-                  1  NodeUnschedulable  cannot help  node(s) were unschedulable        d
-                  1  TaintToleration    cannot help  node(s) had untolerated taint(s)  c
+              NODES  REJECTED BY        PREEMPTION   REASON
+                  1  NodeUnschedulable  cannot help  node(s) were unschedulable
+                     d
+                  1  TaintToleration    cannot help  node(s) had untolerated taint(s)
+                     c: taints=[gpu=yes:NoSchedule]
             exit 0
         "#]],
     );
@@ -73,15 +75,27 @@ fn table_output() {
         &["huge", "-n", "shop", "--from", "cluster.json"],
         &expect![[r#"
             shop/huge fits none of 4 nodes
-              0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient cpu.
+              0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were
+              unschedulable, 2 Insufficient cpu.
               profile default-scheduler
+              NodeResourcesFit: needs=32 cpu, too much for 3 of 4 nodes; b is nearest, with
+                4 of 4 free
 
-              NODES  REJECTED BY        PREEMPTION   REASON                            FOR EXAMPLE
-                  2  NodeResourcesFit   cannot help  Insufficient cpu                  a, b
-                  1  NodeUnschedulable  cannot help  node(s) were unschedulable        d
-                  1  TaintToleration    cannot help  node(s) had untolerated taint(s)  c
+              NODES  REJECTED BY        PREEMPTION   REASON
+                  2  NodeResourcesFit   cannot help  Insufficient cpu
+                     a: needs=32 cpu, 2 of 4 free
+                     b: needs=32 cpu, 4 of 4 free
+                  1  NodeUnschedulable  cannot help  node(s) were unschedulable
+                     d
+                  1  TaintToleration    cannot help  node(s) had untolerated taint(s)
+                     c: taints=[gpu=yes:NoSchedule]
 
-              preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling.
+              preemption: 0/4 nodes are available: 4 Preemption is not helpful for
+              scheduling.
+
+              would fit after one of these changes:
+              - lower its request of cpu from 32 to 4 (fits on b)
+              - add a toleration of gpu=yes:NoSchedule (fits on c)
             exit 1
         "#]],
     );
@@ -101,6 +115,7 @@ fn table_output() {
 
               NODE  REJECTED BY        PREEMPTION   REASON
               c     TaintToleration    cannot help  node(s) had untolerated taint(s)
+                TaintToleration: taints=[gpu=yes:NoSchedule]
               d     NodeUnschedulable  cannot help  node(s) were unschedulable
             exit 0
         "#]],
@@ -112,74 +127,84 @@ fn json_and_yaml_output() {
     check(
         &["default/web", "--from", "cluster.json", "-o", "json"],
         &expect![[r#"
-        {
-          "pod": "default/web",
-          "profile": "default-scheduler",
-          "nodes": [
             {
-              "name": "a",
-              "filter": {
-                "code": "Success"
-              },
-              "scores": {
-                "TaintToleration": 300,
-                "NodeResourcesFit": 55,
-                "DynamicResources": 0,
-                "NodeResourcesBalancedAllocation": 71,
-                "ImageLocality": 0
-              },
-              "total": 426
-            },
-            {
-              "name": "b",
-              "filter": {
-                "code": "Success"
-              },
-              "scores": {
-                "TaintToleration": 300,
-                "NodeResourcesFit": 81,
-                "DynamicResources": 0,
-                "NodeResourcesBalancedAllocation": 71,
-                "ImageLocality": 0
-              },
-              "total": 452
-            },
-            {
-              "name": "c",
-              "filter": {
-                "code": "UnschedulableAndUnresolvable",
-                "plugin": "TaintToleration",
-                "reasons": [
-                  "node(s) had untolerated taint(s)"
-                ]
-              },
-              "scores": {}
-            },
-            {
-              "name": "d",
-              "filter": {
-                "code": "UnschedulableAndUnresolvable",
-                "plugin": "NodeUnschedulable",
-                "reasons": [
-                  "node(s) were unschedulable"
-                ]
-              },
-              "scores": {}
+              "pod": "default/web",
+              "profile": "default-scheduler",
+              "nodes": [
+                {
+                  "name": "a",
+                  "filter": {
+                    "code": "Success"
+                  },
+                  "scores": {
+                    "TaintToleration": 300,
+                    "NodeResourcesFit": 55,
+                    "DynamicResources": 0,
+                    "NodeResourcesBalancedAllocation": 71,
+                    "ImageLocality": 0
+                  },
+                  "total": 426
+                },
+                {
+                  "name": "b",
+                  "filter": {
+                    "code": "Success"
+                  },
+                  "scores": {
+                    "TaintToleration": 300,
+                    "NodeResourcesFit": 81,
+                    "DynamicResources": 0,
+                    "NodeResourcesBalancedAllocation": 71,
+                    "ImageLocality": 0
+                  },
+                  "total": 452
+                },
+                {
+                  "name": "c",
+                  "filter": {
+                    "code": "UnschedulableAndUnresolvable",
+                    "plugin": "TaintToleration",
+                    "reasons": [
+                      "node(s) had untolerated taint(s)"
+                    ]
+                  },
+                  "scores": {},
+                  "details": {
+                    "TaintToleration": {
+                      "taints": [
+                        "gpu=yes:NoSchedule"
+                      ]
+                    }
+                  }
+                },
+                {
+                  "name": "d",
+                  "filter": {
+                    "code": "UnschedulableAndUnresolvable",
+                    "plugin": "NodeUnschedulable",
+                    "reasons": [
+                      "node(s) were unschedulable"
+                    ]
+                  },
+                  "scores": {}
+                }
+              ],
+              "best": [
+                "b"
+              ],
+              "message": ""
             }
-          ],
-          "best": [
-            "b"
-          ],
-          "message": ""
-        }
-        exit 0
-    "#]],
+            exit 0
+        "#]],
     );
     check(
         &["shop/huge", "--from", "cluster.json", "-o", "yaml"],
         &expect![[r#"
             pod: shop/huge
             profile: default-scheduler
+            details:
+              NodeResourcesFit:
+                needs: 32 cpu, too much for 3 of 4 nodes; b is nearest, with 4 of 4 free
             nodes:
             - name: a
               filter:
@@ -188,6 +213,9 @@ fn json_and_yaml_output() {
                 reasons:
                 - Insufficient cpu
               scores: {}
+              details:
+                NodeResourcesFit:
+                  needs: 32 cpu, 2 of 4 free
             - name: b
               filter:
                 code: UnschedulableAndUnresolvable
@@ -195,6 +223,9 @@ fn json_and_yaml_output() {
                 reasons:
                 - Insufficient cpu
               scores: {}
+              details:
+                NodeResourcesFit:
+                  needs: 32 cpu, 4 of 4 free
             - name: c
               filter:
                 code: UnschedulableAndUnresolvable
@@ -202,6 +233,10 @@ fn json_and_yaml_output() {
                 reasons:
                 - node(s) had untolerated taint(s)
               scores: {}
+              details:
+                TaintToleration:
+                  taints:
+                  - gpu=yes:NoSchedule
             - name: d
               filter:
                 code: UnschedulableAndUnresolvable
@@ -209,12 +244,29 @@ fn json_and_yaml_output() {
                 reasons:
                 - node(s) were unschedulable
               scores: {}
+              details:
+                NodeResourcesFit:
+                  needs: 32 cpu, 4 of 4 free
             best: []
             message: "0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient cpu."
             preemption:
               candidates: {}
               best: []
               message: "preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
+            counterfactual:
+              proposals:
+              - changes:
+                - change: lowerRequest
+                  resource: cpu
+                  from: 32000
+                  to: 4000
+                node: b
+              - changes:
+                - change: addToleration
+                  key: gpu
+                  value: "yes"
+                  effect: NoSchedule
+                node: c
             exit 1
         "#]],
     );
@@ -249,117 +301,182 @@ fn preemption_candidates_and_victims() {
     check(
         &["high"],
         &expect![[r#"
-        x/high fits none of 3 nodes
-          0/3 nodes are available: 3 Insufficient cpu.
-          profile default-scheduler
+            x/high fits none of 3 nodes
+              0/3 nodes are available: 3 Insufficient cpu.
+              profile default-scheduler
+              NodeResourcesFit: needs=2 cpu, too much for 3 of 3 nodes; c is nearest, with 1
+                of 1 free
 
-          NODES  REJECTED BY       PREEMPTION   REASON            FOR EXAMPLE
-              2  NodeResourcesFit  may help     Insufficient cpu  a, b
-              1  NodeResourcesFit  cannot help  Insufficient cpu  c
+              NODES  REJECTED BY       PREEMPTION   REASON
+                  2  NodeResourcesFit  helps        Insufficient cpu
+                     a, b: needs=2 cpu, 0 of 2 free
+                  1  NodeResourcesFit  cannot help  Insufficient cpu
+                     c: needs=2 cpu, 1 of 1 free
 
-          preemption is possible on 2 nodes; best: b
-          NODE  VICTIMS  PDB VIOLATIONS  FOR EXAMPLE
-          b           1               0  x/p3
-          a           2               1  x/p1, x/p2
-        exit 1
-    "#]],
+              preemption is possible on 2 nodes; best: b
+              NODE  VICTIMS  PDB VIOLATIONS  FOR EXAMPLE
+              b           1               0  x/p3
+              a           2               1  x/p1, x/p2
+
+              would fit after one of these changes:
+              - lower its request of cpu from 2 to 1 (fits on c)
+              - add a node like a
+            exit 1
+        "#]],
     );
     check(
         &["low"],
         &expect![[r#"
-        x/low fits none of 3 nodes
-          0/3 nodes are available: 3 Insufficient cpu.
-          profile default-scheduler
+            x/low fits none of 3 nodes
+              0/3 nodes are available: 3 Insufficient cpu.
+              profile default-scheduler
+              NodeResourcesFit: needs=2 cpu, too much for 3 of 3 nodes; c is nearest, with 1
+                of 1 free
 
-          NODES  REJECTED BY       PREEMPTION   REASON            FOR EXAMPLE
-              2  NodeResourcesFit  may help     Insufficient cpu  a, b
-              1  NodeResourcesFit  cannot help  Insufficient cpu  c
+              NODES  REJECTED BY       PREEMPTION     REASON
+                  2  NodeResourcesFit  does not help  Insufficient cpu
+                     a, b: needs=2 cpu, 0 of 2 free
+                  1  NodeResourcesFit  cannot help    Insufficient cpu
+                     c: needs=2 cpu, 1 of 1 free
 
-          preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod.
-        exit 1
-    "#]],
+              preemption: 0/3 nodes are available: 1 Preemption is not helpful for
+              scheduling, 2 No preemption victims found for incoming pod.
+
+              would fit after one of these changes:
+              - lower its request of cpu from 2 to 1 (fits on c)
+              - add a node like a
+            exit 1
+        "#]],
     );
     check(
         &["high", "-o", "yaml"],
         &expect![[r#"
-        pod: x/high
-        profile: default-scheduler
-        nodes:
-        - name: a
-          filter:
-            code: Unschedulable
-            plugin: NodeResourcesFit
-            reasons:
-            - Insufficient cpu
-          scores: {}
-        - name: b
-          filter:
-            code: Unschedulable
-            plugin: NodeResourcesFit
-            reasons:
-            - Insufficient cpu
-          scores: {}
-        - name: c
-          filter:
-            code: UnschedulableAndUnresolvable
-            plugin: NodeResourcesFit
-            reasons:
-            - Insufficient cpu
-          scores: {}
-        best: []
-        message: "0/3 nodes are available: 3 Insufficient cpu."
-        preemption:
-          candidates:
-            a:
-              victims:
-              - x/p1
-              - x/p2
-              pdbViolations: 1
-            b:
-              victims:
-              - x/p3
-              pdbViolations: 0
-          best:
-          - b
-          message: ""
-        exit 1
-    "#]],
+            pod: x/high
+            profile: default-scheduler
+            details:
+              NodeResourcesFit:
+                needs: 2 cpu, too much for 3 of 3 nodes; c is nearest, with 1 of 1 free
+            nodes:
+            - name: a
+              filter:
+                code: Unschedulable
+                plugin: NodeResourcesFit
+                reasons:
+                - Insufficient cpu
+              scores: {}
+              details:
+                NodeResourcesFit:
+                  needs: 2 cpu, 0 of 2 free
+            - name: b
+              filter:
+                code: Unschedulable
+                plugin: NodeResourcesFit
+                reasons:
+                - Insufficient cpu
+              scores: {}
+              details:
+                NodeResourcesFit:
+                  needs: 2 cpu, 0 of 2 free
+            - name: c
+              filter:
+                code: UnschedulableAndUnresolvable
+                plugin: NodeResourcesFit
+                reasons:
+                - Insufficient cpu
+              scores: {}
+              details:
+                NodeResourcesFit:
+                  needs: 2 cpu, 1 of 1 free
+            best: []
+            message: "0/3 nodes are available: 3 Insufficient cpu."
+            preemption:
+              candidates:
+                a:
+                  victims:
+                  - x/p1
+                  - x/p2
+                  pdbViolations: 1
+                b:
+                  victims:
+                  - x/p3
+                  pdbViolations: 0
+              best:
+              - b
+              message: ""
+            counterfactual:
+              proposals:
+              - changes:
+                - change: lowerRequest
+                  resource: cpu
+                  from: 2000
+                  to: 1000
+                node: c
+              - changes:
+                - change: addNode
+                  like: a
+                node: a-copy
+            exit 1
+        "#]],
     );
     check(
         &["low", "-o", "yaml"],
         &expect![[r#"
-        pod: x/low
-        profile: default-scheduler
-        nodes:
-        - name: a
-          filter:
-            code: Unschedulable
-            plugin: NodeResourcesFit
-            reasons:
-            - Insufficient cpu
-          scores: {}
-        - name: b
-          filter:
-            code: Unschedulable
-            plugin: NodeResourcesFit
-            reasons:
-            - Insufficient cpu
-          scores: {}
-        - name: c
-          filter:
-            code: UnschedulableAndUnresolvable
-            plugin: NodeResourcesFit
-            reasons:
-            - Insufficient cpu
-          scores: {}
-        best: []
-        message: "0/3 nodes are available: 3 Insufficient cpu."
-        preemption:
-          candidates: {}
-          best: []
-          message: "preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."
-        exit 1
-    "#]],
+            pod: x/low
+            profile: default-scheduler
+            details:
+              NodeResourcesFit:
+                needs: 2 cpu, too much for 3 of 3 nodes; c is nearest, with 1 of 1 free
+            nodes:
+            - name: a
+              filter:
+                code: Unschedulable
+                plugin: NodeResourcesFit
+                reasons:
+                - Insufficient cpu
+              scores: {}
+              details:
+                NodeResourcesFit:
+                  needs: 2 cpu, 0 of 2 free
+            - name: b
+              filter:
+                code: Unschedulable
+                plugin: NodeResourcesFit
+                reasons:
+                - Insufficient cpu
+              scores: {}
+              details:
+                NodeResourcesFit:
+                  needs: 2 cpu, 0 of 2 free
+            - name: c
+              filter:
+                code: UnschedulableAndUnresolvable
+                plugin: NodeResourcesFit
+                reasons:
+                - Insufficient cpu
+              scores: {}
+              details:
+                NodeResourcesFit:
+                  needs: 2 cpu, 1 of 1 free
+            best: []
+            message: "0/3 nodes are available: 3 Insufficient cpu."
+            preemption:
+              candidates: {}
+              best: []
+              message: "preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."
+            counterfactual:
+              proposals:
+              - changes:
+                - change: lowerRequest
+                  resource: cpu
+                  from: 2000
+                  to: 1000
+                node: c
+              - changes:
+                - change: addNode
+                  like: a
+                node: a-copy
+            exit 1
+        "#]],
     );
 }
 

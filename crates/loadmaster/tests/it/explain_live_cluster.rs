@@ -69,11 +69,19 @@ fn a_live_cluster_is_explained() {
         shop/web fits none of 1 node
           0/1 nodes are available: 1 Insufficient cpu.
           profile default-scheduler
+          NodeResourcesFit: needs=1 cpu, too much for 1 of 1 nodes; a is nearest, with
+            500m of 2 free
 
-          NODES  REJECTED BY       PREEMPTION  REASON            FOR EXAMPLE
-              1  NodeResourcesFit  may help    Insufficient cpu  a
+          NODES  REJECTED BY       PREEMPTION     REASON
+              1  NodeResourcesFit  does not help  Insufficient cpu
+                 a: needs=1 cpu, 500m of 2 free
 
-          preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.
+          preemption: 0/1 nodes are available: 1 No preemption victims found for
+          incoming pod.
+
+          would fit after one of these changes:
+          - lower its request of cpu from 1 to 500m (fits on a)
+          - add a node like a
         2> warning: this cluster has no namespaces: affinity terms with a namespaceSelector match no namespace
         2> warning: this cluster has no services: default spreading of pods over zones may be scored differently
         2> warning: this cluster has no replicationcontrollers: default spreading of pods over zones may be scored differently

@@ -66,10 +66,12 @@ fn a_running_scheduler_explains_pods_and_dumps_its_state() {
           0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.
           profile default-scheduler
 
-          NODES  REJECTED BY   PREEMPTION   REASON                                             FOR EXAMPLE
-              2  NodeAffinity  cannot help  node(s) didn't match Pod's node affinity/selector  a, b
+          NODES  REJECTED BY   PREEMPTION   REASON
+              2  NodeAffinity  cannot help  node(s) didn't match Pod's node affinity/selector
+                 a, b: unmatched=nodeSelector disk=ssd, the node has no disk
 
-          preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+          preemption: 0/2 nodes are available: 2 Preemption is not helpful for
+          scheduling.
         exit 1
 
         default/db is in unschedulablePods since TIME
@@ -77,10 +79,13 @@ fn a_running_scheduler_explains_pods_and_dumps_its_state() {
           1 attempt so far; profile default-scheduler
 
         attempt 1 ended at TIME: unschedulable
-          0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+          0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.
+          preemption: 0/2 nodes are available: 2 Preemption is not helpful for
+          scheduling.
 
-          NODES  REJECTED BY   PREEMPTION   REASON                                             FOR EXAMPLE
-              2  NodeAffinity  cannot help  node(s) didn't match Pod's node affinity/selector  a, b
+          NODES  REJECTED BY   PREEMPTION   REASON
+              2  NodeAffinity  cannot help  node(s) didn't match Pod's node affinity/selector
+                 a, b
         exit 0
 
         default/gated is gated by PreEnqueue since TIME
@@ -98,7 +103,8 @@ fn a_running_scheduler_explains_pods_and_dumps_its_state() {
 
         2> error: pod default/nobody is not pending in this scheduler
         exit 2
-    "#]].assert_eq(&all.join("\n"));
+    "#]]
+    .assert_eq(&all.join("\n"));
     let json = cluster.explain(&["default/db", "-o", "json"]);
     assert!(json.contains("\"code\": \"UnschedulableAndUnresolvable\""), "{json}");
     let yaml = cluster.explain(&["default/db", "--last", "-o", "yaml"]);

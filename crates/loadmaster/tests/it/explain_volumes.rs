@@ -101,71 +101,108 @@ fn expected() -> [(&'static str, Expect); 4] {
         (
             "limited",
             expect![[r#"
-            default/limited fits none of 2 nodes
-              0/2 nodes are available: 1 node(s) didn't match PersistentVolume's node affinity, 1 node(s) exceed max volume count.
-              profile default-scheduler
-              VolumeBinding: claims=in-zone-a is bound to volume disk-a in topology.kubernetes.io/zone in (zone-a)
+                default/limited fits none of 2 nodes
+                  0/2 nodes are available: 1 node(s) didn't match PersistentVolume's node
+                  affinity, 1 node(s) exceed max volume count.
+                  profile default-scheduler
+                  VolumeBinding: claims=in-zone-a is bound to volume disk-a in
+                    topology.kubernetes.io/zone in (zone-a)
 
-              NODES  REJECTED BY       PREEMPTION   REASON                                                 FOR EXAMPLE  DETAILS OF THE FIRST
-                  1  NodeVolumeLimits  may help     node(s) exceed max volume count                        a1           attached=disk.example.com: 1 of 1 attached, 1 more needed
-                  1  VolumeBinding     cannot help  node(s) didn't match PersistentVolume's node affinity  b1           volumes=volume disk-a of claim in-zone-a is accessible from topology.kubernetes.io/zone in (zone-a), the node has topology.kubernetes.io/zone=zone-b
+                  NODES  REJECTED BY       PREEMPTION     REASON
+                      1  NodeVolumeLimits  does not help  node(s) exceed max volume count
+                         a1: attached=disk.example.com: 1 of 1 attached, 1 more needed
+                      1  VolumeBinding     cannot help    node(s) didn't match
+                                                          PersistentVolume's node affinity
+                         b1: volumes=volume disk-a of claim in-zone-a is accessible from
+                           topology.kubernetes.io/zone in (zone-a), the node has
+                           topology.kubernetes.io/zone=zone-b
 
-              preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling.
-            exit 1
-        "#]],
+                  preemption: 0/2 nodes are available: 1 No preemption victims found for
+                  incoming pod, 1 Preemption is not helpful for scheduling.
+                exit 1
+            "#]],
         ),
         (
             "zoned",
             expect![[r#"
-            default/zoned fits none of 2 nodes
-              0/2 nodes are available: 1 node(s) exceed max volume count, 1 node(s) had no available volume zone.
-              profile default-scheduler
-              VolumeBinding: claims=labeled is bound to volume disk-labeled
+                default/zoned fits none of 2 nodes
+                  0/2 nodes are available: 1 node(s) exceed max volume count, 1 node(s) had no
+                  available volume zone.
+                  profile default-scheduler
+                  VolumeBinding: claims=labeled is bound to volume disk-labeled
 
-              NODES  REJECTED BY       PREEMPTION   REASON                                FOR EXAMPLE  DETAILS OF THE FIRST
-                  1  NodeVolumeLimits  may help     node(s) exceed max volume count       a1           attached=disk.example.com: 1 of 1 attached, 1 more needed
-                  1  VolumeZone        cannot help  node(s) had no available volume zone  b1           zones=volume disk-labeled of claim labeled is in topology.kubernetes.io/zone in (zone-c), the node has topology.kubernetes.io/zone=zone-b
+                  NODES  REJECTED BY       PREEMPTION     REASON
+                      1  NodeVolumeLimits  does not help  node(s) exceed max volume count
+                         a1: attached=disk.example.com: 1 of 1 attached, 1 more needed
+                      1  VolumeZone        cannot help    node(s) had no available volume zone
+                         b1: zones=volume disk-labeled of claim labeled is in
+                           topology.kubernetes.io/zone in (zone-c), the node has
+                           topology.kubernetes.io/zone=zone-b
 
-              preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling.
-            exit 1
-        "#]],
+                  preemption: 0/2 nodes are available: 1 No preemption victims found for
+                  incoming pod, 1 Preemption is not helpful for scheduling.
+                exit 1
+            "#]],
         ),
         (
             "large",
             expect![[r#"
-            default/large fits none of 2 nodes
-              0/2 nodes are available: 1 node(s) did not have enough free storage, 1 node(s) exceed max volume count.
-              profile default-scheduler
-              VolumeBinding: claims=new is not bound: 10Gi of class fast (WaitForFirstConsumer)
+                default/large fits none of 2 nodes
+                  0/2 nodes are available: 1 node(s) did not have enough free storage, 1 node(s)
+                  exceed max volume count.
+                  profile default-scheduler
+                  VolumeBinding: claims=new is not bound: 10Gi of class fast
+                    (WaitForFirstConsumer)
 
-              NODES  REJECTED BY       PREEMPTION   REASON                                    FOR EXAMPLE  DETAILS OF THE FIRST
-                  1  NodeVolumeLimits  may help     node(s) exceed max volume count           a1           attached=disk.example.com: 1 of 1 attached, 1 more needed
-                  1  VolumeBinding     cannot help  node(s) did not have enough free storage  b1           volumes=claim new: 5Gi free for class fast on the node, 10Gi requested
+                  NODES  REJECTED BY       PREEMPTION     REASON
+                      1  NodeVolumeLimits  does not help  node(s) exceed max volume count
+                         a1: attached=disk.example.com: 1 of 1 attached, 1 more needed
+                      1  VolumeBinding     cannot help    node(s) did not have enough free
+                                                          storage
+                         b1: volumes=claim new: 5Gi free for class fast on the node, 10Gi
+                           requested
 
-              preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling.
-            exit 1
-        "#]],
+                  preemption: 0/2 nodes are available: 1 No preemption victims found for
+                  incoming pod, 1 Preemption is not helpful for scheduling.
+                exit 1
+            "#]],
         ),
         (
             "second",
             expect![[r#"
-            default/second fits none of 2 nodes
-              0/2 nodes are available: 2 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod.
-              profile default-scheduler
-              VolumeRestrictions: usedClaims=used (ReadWriteOncePod) is used by pod old on node a1; VolumeBinding: claims=used is bound to volume disk-used in topology.kubernetes.io/zone in (zone-a)
+                default/second fits none of 2 nodes
+                  0/2 nodes are available: 2 node(s) unavailable due to PersistentVolumeClaim
+                  with ReadWriteOncePod access mode already in-use by another pod.
+                  profile default-scheduler
+                  VolumeRestrictions: usedClaims=used (ReadWriteOncePod) is used by pod old on
+                    node a1
+                  VolumeBinding: claims=used is bound to volume disk-used in
+                    topology.kubernetes.io/zone in (zone-a)
 
-              NODES  REJECTED BY         PREEMPTION  REASON                                                                                                            FOR EXAMPLE
-                  2  VolumeRestrictions  may help    node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod  a1, b1
+                  NODES  REJECTED BY         PREEMPTION     REASON
+                      2  VolumeRestrictions  does not help  node(s) unavailable due to
+                                                            PersistentVolumeClaim with
+                                                            ReadWriteOncePod access mode already
+                                                            in-use by another pod
+                         a1, b1
 
-              preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod.
-            exit 1
-        "#]],
+                  preemption: 0/2 nodes are available: 2 No preemption victims found for
+                  incoming pod.
+                exit 1
+            "#]],
         ),
     ]
 }
 
 fn saved(objects: &[Value]) -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()
+}
+
+/// The output without what would make the pod fit, which a running scheduler does not search for.
+fn without_changes(text: &str) -> String {
+    let (text, _) = text.split_once("\n\n  no one or two changes").unwrap_or((text, ""));
+    let (text, _) = text.split_once("\n\n  would fit after").unwrap_or((text, ""));
+    format!("{}\nexit 1\n", text.trim_end().trim_end_matches("\nexit 1"))
 }
 
 #[test]
@@ -181,7 +218,7 @@ fn from_saved_objects() {
                 "2> note: there are no volumeattachments.storage.k8s.io among the saved objects: plugins that watch them see none"
             ]
         );
-        want.assert_eq(&(text.join("\n") + "\n"));
+        want.assert_eq(&without_changes(&text.join("\n")));
     }
 }
 
@@ -196,11 +233,15 @@ fn saved_objects_without_the_kinds_around_volumes() {
     expect![[r#"
         default/limited fits none of 2 nodes
           0/2 nodes are available: persistentvolumeclaim "in-zone-a" not found.
-          rejected by VolumeRestrictions before any node was evaluated; preemption cannot help
+          rejected by VolumeRestrictions before any node was evaluated; preemption
+          cannot help
           profile default-scheduler
           VolumeBinding: claims=in-zone-a does not exist
 
-          preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+          preemption: 0/2 nodes are available: 2 Preemption is not helpful for
+          scheduling.
+
+          no one or two changes were found that would make it fit
         2> note: there are no persistentvolumeclaims, persistentvolumes, csidrivers.storage.k8s.io, csinodes.storage.k8s.io, csistoragecapacities.storage.k8s.io, storageclasses.storage.k8s.io, volumeattachments.storage.k8s.io among the saved objects: plugins that watch them see none
         exit 1
     "#]].assert_eq(&text);
@@ -218,8 +259,8 @@ fn from_a_live_cluster_and_from_a_running_scheduler() {
     });
     for (pod, want) in expected() {
         let live = cluster.folder.run(&["explain", pod, "--kubeconfig", "kubeconfig"]);
-        want.assert_eq(&live);
+        want.assert_eq(&without_changes(&live));
         cluster.wait_for_attempt(&format!("default/{pod}"));
-        want.assert_eq(&cluster.explain(&[&format!("default/{pod}")]));
+        want.assert_eq(&without_changes(&cluster.explain(&[&format!("default/{pod}")])));
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use loadmaster_api::Labels;
 use loadmaster_framework::cluster_objects::ClusterObjects;
+use loadmaster_framework::template::AffinityTerm;
 use loadmaster_framework::{
     Cx, CycleState, Failure, Filter, NodeInfo, PodInfo, PodTemplate, PreFilter, PreFilterResult,
     Rejection, SerialCx, World,
@@ -108,9 +109,15 @@ impl PreFilterState {
         }
     }
 
+    /// Whether the node's domain of an affinity term has a pod that matches all affinity terms.
+    pub(super) fn has_matching_pod(&self, term: &AffinityTerm, labels: &Labels) -> bool {
+        let value = labels.get(&term.topology_key);
+        value.is_some_and(|value| self.affinity_counts.get(&term.topology_key, value) > 0)
+    }
+
     /// Whether the node's domains have a pod that matches the affinity terms (upstream's
     /// `satisfyPodAffinity`).
-    fn satisfies_affinity(
+    pub(super) fn satisfies_affinity(
         &self,
         pod: &PodTemplate,
         cluster: &ClusterObjects,
@@ -119,8 +126,10 @@ impl PreFilterState {
         let terms = &pod.required_affinity;
         let mut all_terms_satisfied = true;
         for term in terms {
-            let Some(value) = labels.get(&term.topology_key) else { return false };
-            all_terms_satisfied &= self.affinity_counts.get(&term.topology_key, value) > 0;
+            if !labels.contains_key(&term.topology_key) {
+                return false;
+            }
+            all_terms_satisfied &= self.has_matching_pod(term, labels);
         }
         // The first pod of a group with affinity to itself would stay pending forever.
         all_terms_satisfied
@@ -128,11 +137,11 @@ impl PreFilterState {
                 && all_own_terms_match(terms, ExistingPod::new(pod, cluster))
     }
 
-    fn satisfies_anti_affinity(&self, labels: &Labels) -> bool {
+    pub(super) fn satisfies_anti_affinity(&self, labels: &Labels) -> bool {
         self.anti_affinity_counts.of_node(labels).all(|n| n <= 0)
     }
 
-    fn satisfies_existing_anti_affinity(&self, labels: &Labels) -> bool {
+    pub(super) fn satisfies_existing_anti_affinity(&self, labels: &Labels) -> bool {
         self.existing_anti_affinity_counts.of_node(labels).all(|n| n <= 0)
     }
 }

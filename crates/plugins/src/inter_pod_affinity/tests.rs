@@ -410,3 +410,36 @@ fn arguments_are_completed_and_validated() {
     ]]
     .assert_eq(&complete(json!({"weight": 1})));
 }
+
+#[test]
+fn explain_names_terms_and_pods() {
+    #[track_caller]
+    fn check(placed: &[(&str, Value)], incoming: Value, want: &Expect) {
+        let mut bench = bench(json!({}));
+        assign_pods(&mut bench, placed);
+        want.assert_eq(&bench.explain(incoming).unwrap().join("\n"));
+    }
+    let web = || pod("web", &[]);
+    check(
+        &[("a1", web())],
+        pod("x", &[("podAffinity", required("zone", "web"))]),
+        &expect![[r#"
+        b1: affinity=term 1 (app=web) has no pod in zone=b
+        lost: affinity=term 1 (app=web): the node has no zone"#]],
+    );
+    let apart = pod("x", &[("podAntiAffinity", required("zone", "web"))]);
+    check(
+        &[("a1", web()), ("a1", web()), ("a2", web()), ("a2", web())],
+        apart,
+        &expect![[r#"
+        a1: antiAffinity=term 1 (app=web) has default/web, default/web, default/web and 1 more in zone=a
+        a2: antiAffinity=term 1 (app=web) has default/web, default/web, default/web and 1 more in zone=a"#]],
+    );
+    let alone = pod("alone", &[("podAntiAffinity", required("host", "x"))]);
+    check(
+        &[("b1", alone), ("b1", web())],
+        pod("x", &[]),
+        &expect!["b1: antiAffinityOfOthers=of default/alone in host=b1"],
+    );
+    check(&[("a1", web())], web(), &expect![[r#""#]]);
+}

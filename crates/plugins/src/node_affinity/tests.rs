@@ -440,3 +440,55 @@ proptest! {
         bench.check_incremental(&incoming).unwrap();
     }
 }
+
+#[test]
+fn explain_says_which_labels_and_requirements_do_not_match() {
+    #[track_caller]
+    fn check(args: Value, pod: Value, want: &Expect) {
+        want.assert_eq(&bench(args).explain(pod).unwrap().join("\n"));
+    }
+    check(
+        json!({}),
+        selecting(json!({"zone": "2", "disk": "ssd"})),
+        &expect![[r#"
+        a: unmatched=nodeSelector zone=2, the node has zone=1
+        b: unmatched=nodeSelector disk=ssd, the node has no disk
+        c: unmatched=nodeSelector disk=ssd, the node has no disk; nodeSelector zone=2, the node has no zone"#]],
+    );
+    let (ssd, many) = (requirement("disk", "In", &["ssd"]), requirement("cores", "Gt", &["8"]));
+    let terms =
+        [labels(&[ssd.clone(), many.clone()]), labels(&[requirement("gpu", "Exists", &[])])];
+    check(
+        json!({}),
+        pod(required(&terms)),
+        &expect![[r#"
+        a: unmatched=term 1 cores Gt (8), the node has cores=4; term 2 gpu, the node has no gpu
+        b: unmatched=term 1 disk in (ssd), the node has no disk; term 2 gpu, the node has no gpu
+        c: unmatched=term 1 disk in (ssd) and cores Gt (8), the node has no cores, no disk; term 2 gpu, the node has no gpu"#]],
+    );
+    let term = json!({"matchExpressions": [ssd], "matchFields": [requirement("metadata.name", "NotIn", &["c"])]});
+    check(
+        json!({}),
+        pod(required(&[term])),
+        &expect![[r#"
+        b: unmatched=term 1 disk in (ssd), the node has no disk
+        c: unmatched=term 1 disk in (ssd) and metadata.name not in (c), the node has no disk"#]],
+    );
+    check(
+        json!({}),
+        pod(required(&[json!({})])),
+        &expect![[r#"
+        a: unmatched=term 1 is empty
+        b: unmatched=term 1 is empty
+        c: unmatched=term 1 is empty"#]],
+    );
+    let added = json!({"addedAffinity": required(&[labels(&[many])])});
+    check(
+        added,
+        selecting(json!({"zone": "1"})),
+        &expect![[r#"
+        a: unmatched=addedAffinity term 1 cores Gt (8), the node has cores=4
+        b: unmatched=nodeSelector zone=1, the node has zone=2
+        c: unmatched=addedAffinity term 1 cores Gt (8), the node has no cores; nodeSelector zone=1, the node has no zone"#]],
+    );
+}

@@ -184,6 +184,15 @@ struct IgnoredResources {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct FilterRequests(SmallVec<[(Resource, i64); 3]>);
 
+/// A resource of which a node has too little.
+struct Shortage<'a> {
+    resource: &'a Resource,
+    wanted: i64,
+    allocatable: i64,
+    /// Requested by the pods on the node.
+    used: i64,
+}
+
 fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
     let invalid = |error| PluginError::Args { plugin: NAME, error };
     let args: Args = plugin_args::decode_json_value(args).map_err(invalid)?;
@@ -203,6 +212,7 @@ fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> 
     points.pre_score = Some(plugin.clone());
     points.score = Some(plugin.clone());
     points.incremental = Some(plugin.clone());
+    points.explain = Some(plugin.clone());
     points.sign = Some(plugin);
     let scaled_down = ActionType::DELETE | ActionType::UPDATE_POD_SCALE_DOWN;
     points.register_event(
@@ -321,18 +331,27 @@ impl FilterRequests {
         if simd::pods_headroom(n_pods_max, n_pods) < 0 {
             reasons.push(Reason::Text(TOO_MANY_PODS));
         }
-        for (resource, wanted) in &self.0 {
-            let (allocatable, used) = amounts(resource);
-            if simd::headroom(allocatable, used, *wanted) < 0 {
-                reasons.push(resource.insufficient_reason());
-                unresolvable |= *wanted > allocatable;
-            }
+        for shortage in self.shortages(amounts) {
+            reasons.push(shortage.resource.insufficient_reason());
+            unresolvable |= shortage.wanted > shortage.allocatable;
         }
         match (reasons.is_empty(), unresolvable) {
             (true, _) => Ok(()),
             (false, false) => Err(Rejection::Unschedulable(reasons)),
             (false, true) => Err(Rejection::Unresolvable(reasons)),
         }
+    }
+
+    /// The resources of which a node has too little.
+    fn shortages<'a>(
+        &'a self,
+        amounts: impl Fn(&Resource) -> (i64, i64) + 'a,
+    ) -> impl Iterator<Item = Shortage<'a>> {
+        self.0.iter().filter_map(move |(resource, wanted)| {
+            let (allocatable, used) = amounts(resource);
+            let is_short = simd::headroom(allocatable, used, *wanted) < 0;
+            is_short.then_some(Shortage { resource, wanted: *wanted, allocatable, used })
+        })
     }
 
     /// Whether the pod would fit on the node if the node were empty.
@@ -471,6 +490,7 @@ impl Sign for Fit {
     }
 }
 
+mod explain;
 #[cfg(test)]
 mod hint_tests;
 #[cfg(test)]

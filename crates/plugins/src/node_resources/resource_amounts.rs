@@ -31,7 +31,8 @@ impl Resource {
         }
     }
 
-    fn name(&self) -> &str {
+    /// Its name in the API.
+    pub fn name(&self) -> &str {
         match self {
             Resource::Cpu => resources::RESOURCE_CPU,
             Resource::Memory => resources::RESOURCE_MEMORY,

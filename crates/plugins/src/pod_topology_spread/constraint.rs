@@ -42,11 +42,18 @@ impl MatchingPods {
 
     /// The number of pods on a node that count.
     pub(super) fn count_on_node(&self, node: NodeInfo<'_>) -> i64 {
-        let matches = |pod: &&Arc<PodInfo>| {
+        self.on_node(node).count() as i64
+    }
+
+    /// The pods on a node that count.
+    pub(super) fn on_node<'a>(
+        &'a self,
+        node: NodeInfo<'a>,
+    ) -> impl Iterator<Item = &'a Arc<PodInfo>> {
+        node.pods().filter(|pod| {
             let template = &pod.template;
             self.matches(&template.namespace, &template.labels, pod.terminating)
-        };
-        node.pods().filter(matches).count() as i64
+        })
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use loadmaster_api::Str;
 use loadmaster_framework::{
-    Cx, CycleState, Failure, Filter, NodeInfo, PodInfo, PreFilter, PreFilterResult, Rejection,
-    SerialCx, World,
+    Cx, CycleState, Failure, Filter, NodeInfo, PodInfo, PodTemplate, PreFilter, PreFilterResult,
+    Rejection, SerialCx, World,
 };
 use loadmaster_stdx::Map;
 
@@ -163,15 +163,48 @@ impl PodTopologySpread {
 impl Filter for PodTopologySpread {
     fn filter(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection> {
         let Some(state) = cx.cycle.get(self.pre_filter_state) else { return Ok(()) };
-        for (constraint, counts) in state.constraints.iter().zip(&state.counts) {
-            let Some(domain) = node.labels().get(&constraint.key) else {
-                return Err(Rejection::unresolvable(REASON_LABEL));
-            };
-            let own = i64::from(constraint.pods.selector.matches(&pod.template.labels));
-            if counts.get(domain) + own - counts.min_match_num(constraint) > constraint.max_skew {
-                return Err(Rejection::unschedulable(REASON_SKEW));
-            }
+        match state.violations(&pod.template, node).next() {
+            None => Ok(()),
+            Some(Violation { domain: None, .. }) => Err(Rejection::unresolvable(REASON_LABEL)),
+            Some(Violation { domain: Some(_), .. }) => Err(Rejection::unschedulable(REASON_SKEW)),
         }
-        Ok(())
+    }
+}
+
+/// A constraint that a pod would violate on a node.
+pub(super) struct Violation<'a> {
+    /// Index of the constraint.
+    pub(super) at: usize,
+    pub(super) constraint: &'a Constraint,
+    /// The node's domain; `None` if the node has no such label.
+    pub(super) domain: Option<&'a Str>,
+    /// Matching pods in this domain.
+    pub(super) n_matching: i64,
+    /// The number that it is compared with: the fewest matching pods of any domain, or 0 if there are too few domains.
+    pub(super) n_min: i64,
+}
+
+impl PreFilterState {
+    pub(super) fn constraints(&self) -> &[Constraint] {
+        &self.constraints
+    }
+
+    /// The constraints that the pod would violate on the node, in order.
+    pub(super) fn violations<'a>(
+        &'a self,
+        pod: &'a PodTemplate,
+        node: NodeInfo<'a>,
+    ) -> impl Iterator<Item = Violation<'a>> {
+        let all = self.constraints.iter().zip(&self.counts).enumerate();
+        all.filter_map(move |(at, (constraint, counts))| {
+            let Some(domain) = node.labels().get(&constraint.key) else {
+                return Some(Violation { at, constraint, domain: None, n_matching: 0, n_min: 0 });
+            };
+            let own = i64::from(constraint.pods.selector.matches(&pod.labels));
+            let (n_matching, n_min) = (counts.get(domain), counts.min_match_num(constraint));
+            let is_violated = n_matching + own - n_min > constraint.max_skew;
+            let domain = Some(domain);
+            is_violated.then_some(Violation { at, constraint, domain, n_matching, n_min })
+        })
     }
 }

@@ -462,3 +462,30 @@ fn arguments_are_completed_and_validated() {
         ],
     );
 }
+
+#[test]
+fn explain_names_the_constraint_and_the_pods_in_the_domain() {
+    #[track_caller]
+    fn check(pods: &[&str], constraints: Value, want: &Expect) {
+        let lines = bench(json!({}), pods).explain(incoming(constraints)).unwrap();
+        want.assert_eq(&lines.join("\n"));
+    }
+    check(
+        &["a1", "a1", "a1", "a2"],
+        json!([hard_zone(json!({}))]),
+        &expect![[r#"
+        a1: constraints=constraint 1 (topology.kubernetes.io/zone, maxSkew 1, app=a): 4 in topology.kubernetes.io/zone=a, the fewest elsewhere 0: default/p0, default/p1, default/p2 and 1 more
+        a2: constraints=constraint 1 (topology.kubernetes.io/zone, maxSkew 1, app=a): 4 in topology.kubernetes.io/zone=a, the fewest elsewhere 0: default/p0, default/p1, default/p2 and 1 more
+        lost: constraints=constraint 1 (topology.kubernetes.io/zone, maxSkew 1, app=a): the node has no topology.kubernetes.io/zone"#]],
+    );
+    let hosts = constraint("kubernetes.io/hostname", "DoNotSchedule", json!({"maxSkew": 2}));
+    let all = constraint("kubernetes.io/hostname", "DoNotSchedule", json!({"labelSelector": {}}));
+    check(
+        &["a1", "a1"],
+        json!([hard_zone(json!({"maxSkew": 5})), hosts, all]),
+        &expect![[r#"
+        a1: constraints=constraint 2 (kubernetes.io/hostname, maxSkew 2, app=a): 2 in kubernetes.io/hostname=a1, the fewest elsewhere 0: default/p0, default/p1
+        lost: constraints=constraint 1 (topology.kubernetes.io/zone, maxSkew 5, app=a): the node has no topology.kubernetes.io/zone"#]],
+    );
+    check(&["b1"], json!([constraint("rack", "ScheduleAnyway", json!({}))]), &expect![[r#""#]]);
+}

@@ -169,3 +169,15 @@ fn sign() {
     assert_eq!(signed, json!({"v1.Pod.Spec.Tolerations": want}));
     assert_eq!(bench(false).sign(json!({})).unwrap(), json!({"v1.Pod.Spec.Tolerations": []}));
 }
+
+#[test]
+fn explain_lists_untolerated_taints() {
+    let mut bench = bench(false);
+    bench.node(node("a", &["gpu=yes:NoSchedule", "soft:PreferNoSchedule", "x:NoExecute"])).unwrap();
+    bench.node(node("b", &["x:NoExecute"])).unwrap();
+    let tolerates_x = json!([{"key": "x", "operator": "Exists"}]);
+    let lines = bench.explain(pod("web", tolerates_x)).unwrap();
+    assert_eq!(lines, ["a: taints=[gpu=yes:NoSchedule]"]);
+    let lines = bench.explain(pod("web", json!([]))).unwrap();
+    assert_eq!(lines, ["a: taints=[gpu=yes:NoSchedule x:NoExecute]", "b: taints=[x:NoExecute]"]);
+}

@@ -1,7 +1,7 @@
 //! What `explain` says about the volumes of a pod: the state of its claims, and for each node, where a volume is accessible and how much
 //! capacity is left. It repeats no decision of a plugin: it shows the objects that the decision depends on.
 
-use loadmaster_api::selector::{CompiledNodeSelector, NodeSelector, Requirement, Selector};
+use loadmaster_api::selector::{CompiledNodeSelector, NodeSelector, Selector};
 use loadmaster_api::storage::TopologySelectorTerm;
 use loadmaster_api::{
     CsiDriver, CsiStorageCapacity, Labels, PersistentVolume, PersistentVolumeClaim, Quantity,
@@ -9,9 +9,8 @@ use loadmaster_api::{
 };
 use loadmaster_framework::{Cx, Detail, Explain, ExtensionPoints, NodeInfo, ObjectSlot, PodInfo};
 
-use crate::volumes::{
-    StorageKind, WAIT_FOR_FIRST_CONSUMER, facts_detail, shown_labels, shown_values,
-};
+use crate::explain_text::{facts_detail, shown_labels, shown_requirement, shown_values};
+use crate::volumes::{StorageKind, WAIT_FOR_FIRST_CONSUMER};
 
 /// The details of VolumeBinding.
 pub(crate) struct VolumeDetails {
@@ -190,17 +189,6 @@ fn shown_selector(selector: &NodeSelector) -> String {
         requirements.map(shown_requirement).collect::<Vec<String>>().join(" and ")
     });
     terms.collect::<Vec<String>>().join(" or ")
-}
-
-fn shown_requirement(requirement: &Requirement) -> String {
-    let Requirement { key, operator, values } = requirement;
-    match &**operator {
-        "In" => shown_values(key, "in", values.iter()),
-        "NotIn" => shown_values(key, "not in", values.iter()),
-        "Exists" => key.to_string(),
-        "DoesNotExist" => format!("!{key}"),
-        _ => shown_values(key, operator, values.iter()),
-    }
 }
 
 fn shown_topologies(topologies: &[TopologySelectorTerm]) -> String {

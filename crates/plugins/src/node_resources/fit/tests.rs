@@ -290,3 +290,30 @@ fn signature() {
         json!({"MilliCPU": 0, "Memory": 0, "EphemeralStorage": 0, "AllowedPodNumber": 0, "ScalarResources": null}),
     );
 }
+
+#[test]
+fn explain_says_how_much_is_needed_and_free() {
+    let mut bench =
+        bench(json!({}), json!({"cpu": 4, "memory": "8Gi", "pods": 1}), json!({"cpu": 1}));
+    bench.node(node("m", json!({"cpu": "2500m", "memory": "8Gi", "pods": 9}))).unwrap();
+    bench.node(node("z", json!({"cpu": 64, "memory": "64Gi", "pods": 9}))).unwrap();
+    let mut check = |requests: Value, want: &Expect| {
+        want.assert_eq(&bench.explain(pod("web", requests)).unwrap().join("\n"));
+    };
+    check(
+        json!({"cpu": 6, "memory": "1536Mi"}),
+        &expect![[r#"
+        pod: needs=6 cpu, too much for 2 of 3 nodes; n is nearest, with 3 of 4 free
+        n: needs=1 pod, 1 of 1 are there; 6 cpu, 3 of 4 free
+        m: needs=6 cpu, 2500m of 2500m free"#]],
+    );
+    check(
+        json!({"memory": "32Gi", "a.io/x": 2}),
+        &expect![[r#"
+        pod: needs=32Gi memory, too much for 2 of 3 nodes; m is nearest, with 8Gi of 8Gi free; 2 a.io/x, too much for 3 of 3 nodes; m is nearest, with 0 of 0 free
+        n: needs=1 pod, 1 of 1 are there; 32Gi memory, 8Gi of 8Gi free; 2 a.io/x, 0 of 0 free
+        m: needs=32Gi memory, 8Gi of 8Gi free; 2 a.io/x, 0 of 0 free
+        z: needs=2 a.io/x, 0 of 0 free"#]],
+    );
+    check(json!({}), &expect!["n: needs=1 pod, 1 of 1 are there"]);
+}
