@@ -195,7 +195,11 @@ impl SchedulerCommand {
         }
         let (called_as, args) = self.split_program_name(&args);
         let program = self.program(called_as);
-        let runs_without_command = !self.is_command_required || is_kube_scheduler(called_as);
+        let is_kubectl_plugin = kubectl_plugin(called_as).is_some();
+        let runs_without_command =
+            !self.is_command_required && !is_kubectl_plugin || is_kube_scheduler(called_as);
+        let moved = if is_kubectl_plugin { flags_after_command(args) } else { None };
+        let args = moved.as_deref().unwrap_or(args);
         if runs_without_command && args.first().is_none_or(|first| is_flag(first)) {
             return self.run_scheduler(&program, args);
         }
@@ -266,6 +270,9 @@ impl SchedulerCommand {
                 }
             };
         }
+        if let Some(name) = kubectl_plugin(called_as) {
+            program.name = name;
+        }
         program.after_help = help::list_of_commands(&Cli::command(), &program.name);
         program
     }
@@ -278,6 +285,33 @@ impl SchedulerCommand {
         }
         run::run(program, flags, &self.registry, &self.services)
     }
+}
+
+/// `kubectl loadmaster` for a program that is called `kubectl-loadmaster`, as kubectl calls its plugins. In file names, underscores stand
+/// for the dashes of the plugin's name.
+fn kubectl_plugin(called_as: &OsStr) -> Option<String> {
+    let name = program_name(called_as)?.to_str()?.strip_prefix("kubectl-")?;
+    Some(format!("kubectl {}", name.replace('_', "-")))
+}
+
+/// kubectl's global flags that commands have, too.
+const KUBECTL_FLAGS: [&str; 4] = ["--context", "--kubeconfig", "--namespace", "-n"];
+
+/// The arguments with kubectl's global flags after the command, if they are before it: `--context c explain web`.
+fn flags_after_command(args: &[OsString]) -> Option<Vec<OsString>> {
+    let mut n_flags = 0;
+    while let Some(flag) = args.get(n_flags).and_then(|arg| arg.to_str())
+        && flag.starts_with('-')
+    {
+        let name = flag.split_once('=').map_or(flag, |(name, _)| name);
+        if !KUBECTL_FLAGS.contains(&name) {
+            return None;
+        }
+        n_flags += if name == flag { 2 } else { 1 };
+    }
+    let (flags, rest) = args.split_at_checked(n_flags)?;
+    let (command, rest) = rest.split_first()?;
+    Some([std::slice::from_ref(command), flags, rest].concat())
 }
 
 /// Whether an argument is a flag of kube-scheduler, and not a command. kube-scheduler ignores empty arguments.
@@ -361,6 +395,29 @@ mod tests {
         check("kube-scheduler pool-scheduler --v=3", (kube, "--v=3"));
         check("kube-scheduler kube-scheduler explain web", (kube, "explain web"));
         check("explain explain web", (pool, "explain web"));
+    }
+
+    #[test]
+    fn kubectl_plugins() {
+        #[track_caller]
+        fn check(line: &str, want: (Option<&str>, &str)) {
+            let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let moved = flags_after_command(&args[1..]).unwrap_or_else(|| args[1..].to_vec());
+            let rest: Vec<_> = moved.iter().map(|arg| arg.to_string_lossy()).collect();
+            let name = kubectl_plugin(&args[0]);
+            assert_eq!((name.as_deref(), rest.join(" ").as_str()), want, "{line}");
+        }
+        let ours = Some("kubectl loadmaster");
+        check("/bin/kubectl-loadmaster explain web", (ours, "explain web"));
+        check(
+            "kubectl-loadmaster --context c -n x explain a",
+            (ours, "explain --context c -n x a"),
+        );
+        check("kubectl-loadmaster --kubeconfig=f explain a", (ours, "explain --kubeconfig=f a"));
+        check("kubectl-loadmaster --help", (ours, "--help"));
+        check("kubectl-loadmaster -n", (ours, "-n"));
+        check("kubectl-pool_scheduler explain", (Some("kubectl pool-scheduler"), "explain"));
+        check("loadmaster explain", (None, "explain"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod coscheduling;
 mod cross_node_preemption;
 mod explain;
 mod explain_changes;
+mod explain_kubectl_plugin;
 mod explain_live_cluster;
 mod explain_running_scheduler;
 mod explain_several_pods;

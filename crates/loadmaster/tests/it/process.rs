@@ -31,6 +31,13 @@ impl Folder {
         self
     }
 
+    /// Calls the binary as a plugin of kubectl from now on.
+    pub fn with_kubectl_plugin(self) -> Folder {
+        let binary = env!("CARGO_BIN_EXE_loadmaster");
+        std::os::unix::fs::symlink(binary, self.path("kubectl-loadmaster")).unwrap();
+        self
+    }
+
     /// Runs the binary in the folder; returns its output and exit code as one text.
     pub fn run(&self, args: &[&str]) -> String {
         self.run_with_stdin(args, "")
@@ -48,7 +55,10 @@ impl Folder {
 
     /// The command, in the folder and without the user's environment. Temporary files are written to `tmp` in the folder, if it exists.
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_loadmaster"));
+        // A test may have put the binary there by another name.
+        let renamed = self.path("kubectl-loadmaster");
+        let binary = PathBuf::from(env!("CARGO_BIN_EXE_loadmaster"));
+        let mut command = Command::new(if renamed.exists() { renamed } else { binary });
         command.args(args).current_dir(&self.0).env_remove("KUBECONFIG").env("HOME", &self.0);
         if self.path("tmp").is_dir() {
             command.env("TMPDIR", self.path("tmp"));
