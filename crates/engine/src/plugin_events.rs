@@ -31,6 +31,11 @@ impl<'a> Receivers<'a> {
         Receivers { profile, only: None, except }
     }
 
+    /// One plugin of a profile.
+    pub fn only(profile: &'a Profile, plugin: &'a str) -> Self {
+        Receivers { profile, only: Some(plugin), except: &[] }
+    }
+
     pub fn on_pod_change(&self, world: &World, states: &mut PluginStates, change: &PodChange) {
         self.call(
             |plugin| plugin.pod_event_handler.as_deref(),
@@ -127,5 +132,5 @@ pub(crate) fn report_all_again<'p>(
     states: &mut PluginStates,
     pods: impl Iterator<Item = &'p Arc<PodInfo>>,
 ) {
-    Receivers { profile, only: Some(plugin), except: &[] }.report_all(world, states, pods);
+    Receivers::only(profile, plugin).report_all(world, states, pods);
 }

@@ -14,7 +14,8 @@ use crate::text::counted;
 /// Each seed determines a cluster, its workload and the injected faults: dropped, delayed and repeated watch events, rejected API calls and
 /// lost responses, flapping nodes, leader changes during a bind, panicking plugins, failing extenders, and plugins that watch objects,
 /// receive published values, hold pods at Permit and wait in PreBind. In some runs pods have PersistentVolumeClaims, belong to gangs
-/// (PodGroups, with Coscheduling), or are limited by ElasticQuotas (with CapacityScheduling). Invariants are checked during the run. Then the faults end and the
+/// (PodGroups, with Coscheduling), or are limited by ElasticQuotas (with CapacityScheduling), or other configurations replace the running
+/// one: other weights, arguments, plugins, profiles, extenders and backoffs, another QueueSort. Invariants are checked during the run. Then the faults end and the
 /// cluster must settle: every feasible pod is bound. Time is virtual. The exit code is 0 if all seeds pass, 1 if an invariant is violated.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:

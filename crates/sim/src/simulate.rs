@@ -19,8 +19,9 @@
 //! | `out_of_tree` | out-of-tree plugins, and the objects and services around them |
 //! | `volumes` | claims, volumes, and their controllers |
 //! | `gangs`, `quotas` | PodGroups with Coscheduling, ElasticQuotas with CapacityScheduling |
+//! | `reloads` | other configurations that replace the running one |
 //! | `reporting_plugin` | a test plugin in every profile, which reports what is reserved |
-//! | `simulated_profiles` | builds the profiles |
+//! | `simulated_profiles`, `run_configuration` | builds the profiles, and those of a run |
 //! | `watched_objects` | the objects that plugins watch |
 //! | `plugin_calls`, `plugin_model` | what the test plugins did, and what they should see and do |
 //! | `faulty_network` | the faults of a run, and the network that injects them |
@@ -42,7 +43,9 @@ mod plugin_model;
 mod plugin_workload;
 mod quotas;
 mod reference_model;
+mod reloads;
 mod reporting_plugin;
+mod run_configuration;
 mod runner;
 mod runs;
 mod settled;
@@ -56,7 +59,7 @@ mod workload;
 use std::sync::Arc;
 
 use loadmaster_engine::Profile;
-use loadmaster_framework::FeatureGates;
+use loadmaster_framework::{FeatureGates, Registry};
 
 pub use out_of_tree::{
     ClusterView, FinalCheck, ObjectSource, OutOfTreeWorkload, PodTemplateChange, ValueSource,
@@ -101,6 +104,10 @@ pub struct SimulatedSchedulerConfig {
     /// One in so many runs has gangs, and one in so many has quotas; 0: none has.
     pub gang_runs: u64,
     pub quota_runs: u64,
+    /// In one in so many runs other configurations replace that of the running engine; 0: in none.
+    pub reload_runs: u64,
+    /// What these configurations are built from.
+    pub registry: Registry,
     /// The same profile with Coscheduling and CapacityScheduling, for these runs. The invariants are always checked with `profile`.
     pub with_scheduler_plugins: Option<SchedulerPluginsProfiles>,
     pub gates: FeatureGates,
@@ -153,6 +160,14 @@ pub enum InjectedBug {
     WrongGangTimeout,
     /// Watch events of ElasticQuotas are dropped.
     LostElasticQuota,
+    /// The engine does not receive other configurations.
+    LostReload,
+    /// Other configurations take effect except for weights and arguments, which stay.
+    MixedReload,
+    /// The state of a plugin that another configuration does not change begins anew.
+    LostPluginState,
+    /// Another configuration keeps the QueueSort plugin.
+    KeptOrder,
 }
 
 /// Counts of a run in which no invariant was violated.
@@ -192,6 +207,9 @@ pub struct SimulationReport {
     /// Pods that were reserved in a namespace with a quota, and pods at the end that quotas keep pending.
     pub within_quota: u64,
     pub over_quota: u64,
+    /// Configurations that replaced another one, and how many of them did so while pods were in flight.
+    pub reloads: u64,
+    pub busy_reloads: u64,
     /// Pods that were bound after the faults had ended, but only because they had been unschedulable for five minutes: perhaps a
     /// queueing hint missed an event.
     pub bound_after_flush: u64,
@@ -227,6 +245,8 @@ impl SimulationReport {
             failed_gangs,
             within_quota,
             over_quota,
+            reloads,
+            busy_reloads,
             ..
         } = other;
         self.pods += pods;
@@ -251,6 +271,8 @@ impl SimulationReport {
         self.failed_gangs += failed_gangs;
         self.within_quota += within_quota;
         self.over_quota += over_quota;
+        self.reloads += reloads;
+        self.busy_reloads += busy_reloads;
         self.bound_after_flush += other.bound_after_flush;
         self.unschedulable += other.unschedulable;
         self.trace = 0;

@@ -31,6 +31,7 @@ fn plain_with_claims() -> SimulatedSchedulerConfig {
         volume_runs: 1,
         gang_runs: 0,
         quota_runs: 0,
+        reload_runs: 0,
         ..setup()
     }
 }
@@ -43,6 +44,11 @@ fn with_gangs() -> SimulatedSchedulerConfig {
 /// The same with quotas.
 fn with_quotas() -> SimulatedSchedulerConfig {
     SimulatedSchedulerConfig { quota_runs: 1, ..plain() }
+}
+
+/// With reloads in every run, without panicking plugins, extenders, test plugins and claims.
+fn with_reloads() -> SimulatedSchedulerConfig {
+    SimulatedSchedulerConfig { reload_runs: 1, ..plain() }
 }
 
 /// Changes the profile of runs with gangs, or of runs with quotas.
@@ -71,6 +77,7 @@ fn no_seed_violates_an_invariant() {
         volume_runs,
         gang_runs,
         quota_runs,
+        reload_runs: 4,
         ..setup()
     };
     let (without, with_claims_gangs_quotas) = (of(0, 0, 0), of(2, 2, 1));
@@ -90,11 +97,12 @@ fn no_seed_violates_an_invariant() {
     let SimulationReport { unschedulable, panics, extender_calls, failed_extender_calls, .. } = all;
     let SimulationReport { reserved, held, waits, claims, volume_writes, .. } = all;
     let SimulationReport { failed_provisions, gangs, gang_waits, failed_gangs, .. } = all;
-    let SimulationReport { within_quota, over_quota, .. } = all;
+    let SimulationReport { within_quota, over_quota, reloads, busy_reloads, .. } = all;
     let met = [binds, evictions, relists, leader_losses, failed_calls, unschedulable, panics];
     let met = met.into_iter().chain([extender_calls, failed_extender_calls, reserved, held, waits]);
     let met = met.chain([claims, volume_writes, failed_provisions]);
     let met = met.chain([gangs, gang_waits, failed_gangs, within_quota, over_quota]);
+    let met = met.chain([reloads, busy_reloads]);
     assert!(met.into_iter().all(|n| n > 20), "{all:?}");
 }
 
@@ -142,7 +150,13 @@ const REGRESSIONS_WITH_ALL_FAULTS: [(u64, &str); 5] = [
 
 #[test]
 fn regression_seeds_with_all_faults_pass() {
-    let setup = SimulatedSchedulerConfig { volume_runs: 0, gang_runs: 0, quota_runs: 0, ..setup() };
+    let setup = SimulatedSchedulerConfig {
+        volume_runs: 0,
+        gang_runs: 0,
+        quota_runs: 0,
+        reload_runs: 0,
+        ..setup()
+    };
     for (seed, what) in REGRESSIONS_WITH_ALL_FAULTS {
         let ended = run_simulation(&setup, SimulationOptions::new(seed), None);
         assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
@@ -159,8 +173,9 @@ const REGRESSIONS_WITH_ALL_WORKLOADS: [(u64, &str); 4] = [
 
 #[test]
 fn regression_seeds_with_all_workloads_pass() {
+    let setup = SimulatedSchedulerConfig { reload_runs: 0, ..setup() };
     for (seed, what) in REGRESSIONS_WITH_ALL_WORKLOADS {
-        let ended = run_simulation(&setup(), SimulationOptions::new(seed), None);
+        let ended = run_simulation(&setup, SimulationOptions::new(seed), None);
         assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
     }
 }
@@ -174,7 +189,7 @@ const REGRESSIONS_WITH_GANGS_AND_QUOTAS: [(u64, &str); 3] = [
 
 #[test]
 fn regression_seeds_with_gangs_and_quotas_pass() {
-    let setup = SimulatedSchedulerConfig { gang_runs: 1, quota_runs: 1, ..setup() };
+    let setup = SimulatedSchedulerConfig { gang_runs: 1, quota_runs: 1, reload_runs: 0, ..setup() };
     for (seed, what) in REGRESSIONS_WITH_GANGS_AND_QUOTAS {
         let ended = run_simulation(&setup, SimulationOptions::new(seed), None);
         assert!(ended.is_ok(), "{what}: {}", ended.unwrap_err());
@@ -380,4 +395,27 @@ fn a_wait_without_timeout_is_detected() {
         profiles_with_test_plugins(&loadmaster_plugins::in_tree_registry()).unwrap();
     let setup = SimulatedSchedulerConfig { with_test_plugins: vec![holding], ..plain() };
     check_detected(&setup, Some(InjectedBug::LostTimeouts), "longer than its timeout");
+}
+
+/// Checks that among the first invariants violated with an injected bug there is one of each of these.
+#[track_caller]
+fn check_all_detected(setup: &SimulatedSchedulerConfig, bug: InjectedBug, expected: &[&str]) {
+    let violations = (0..60).filter_map(|seed| {
+        let options = SimulationOptions { injected_bug: Some(bug), ..SimulationOptions::new(seed) };
+        run_simulation(setup, options, None).err().map(|violation| violation.message)
+    });
+    let messages: Vec<String> = violations.collect();
+    for expected in expected {
+        let is_found = messages.iter().any(|message| message.contains(expected));
+        assert!(is_found, "{bug:?} was not detected as {expected:?}, but as {messages:#?}");
+    }
+}
+
+#[test]
+fn bugs_of_reloads_are_detected() {
+    let setup = with_reloads();
+    check_all_detected(&setup, InjectedBug::LostReload, &["no profile is responsible", "lost it"]);
+    check_all_detected(&setup, InjectedBug::MixedReload, &["with the score", "does not fit there"]);
+    check_all_detected(&setup, InjectedBug::LostPluginState, &["has reserved"]);
+    check_all_detected(&setup, InjectedBug::KeptOrder, &["another pod was popped"]);
 }

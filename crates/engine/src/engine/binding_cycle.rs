@@ -266,6 +266,7 @@ impl Engine {
         if !assumed.confirmed && !assumed.forgotten {
             self.remove_assigned_pod(uid);
         }
+        self.report_unreserved(uid, binding.queued.profile_idx);
         let serial = binding.serial;
         self.plugin_waits.forget(|owner| owner.belongs_to(serial));
         let event = ClusterEventOccurrence::assigned_pod_deleted(pod);

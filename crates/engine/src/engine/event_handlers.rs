@@ -187,6 +187,8 @@ impl Engine {
         effects: &mut Effects,
     ) {
         let Some(profile_idx) = self.responsible_profile(&pod) else {
+            // It was bound under a profile that is gone, and is being deleted before an event confirms that.
+            self.release_pod(now, &pod.uid);
             let since = self.others.get(&pod.uid).map_or(self.n_engine_calls, |it| it.since);
             let uid = pod.uid.clone();
             self.others.insert(uid, OtherPod { pod, generation, condition, since });

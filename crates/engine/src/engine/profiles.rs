@@ -29,6 +29,8 @@ pub(crate) struct ProfileScheduler {
     /// Plugins whose states are in another profile now.
     moved: Vec<MovedState>,
     moved_names: Vec<&'static str>,
+    /// For each plugin, the number of the configuration with which its state began.
+    since: Vec<(&'static str, u64)>,
 }
 
 /// The states of a plugin that moved to another profile.
@@ -45,6 +47,24 @@ impl ProfileScheduler {
     pub fn receivers(&mut self) -> (Receivers<'_>, &mut PluginStates) {
         let receivers = Receivers::all_except(&self.profile, &self.moved_names);
         (receivers, self.scheduler.plugin_states_mut())
+    }
+
+    /// The same, but only plugins whose states began with a later configuration than this one.
+    pub fn receivers_since(
+        &mut self,
+        configuration: u64,
+    ) -> (Vec<Receivers<'_>>, &mut PluginStates) {
+        let later = self
+            .since
+            .iter()
+            .filter(|(name, since)| *since > configuration && !self.moved_names.contains(name));
+        let receivers = later.map(|(name, _)| Receivers::only(&self.profile, name)).collect();
+        (receivers, self.scheduler.plugin_states_mut())
+    }
+
+    fn since_of(&self, plugin: &str) -> u64 {
+        let known = self.since.iter().find(|(name, _)| *name == plugin);
+        known.map_or(self.configuration, |(_, since)| *since)
     }
 
     /// Whether the state of this plugin is in another profile.
@@ -154,8 +174,8 @@ impl Profiles {
         }
         let mut fresh = Vec::new();
         for profile in profiles {
-            let is_it = |at: &&usize| self[**at].profile.scheduler_name == profile.scheduler_name;
-            let old = before.iter().find(is_it).copied();
+            // A profile that was removed and is added again while pods finish under it is not lost either.
+            let old = self.newest_with_name(&profile.scheduler_name);
             let scheduler = match old {
                 Some(old) => self[old].scheduler.successor(profile.clone()),
                 None => Scheduler::new(profile.clone(), rng.split(&profile.scheduler_name)),
@@ -168,6 +188,12 @@ impl Profiles {
         fresh
     }
 
+    /// The newest profile with this schedulerName, replaced or not.
+    fn newest_with_name(&self, scheduler_name: &str) -> Option<usize> {
+        let mut all = self.by_index.iter().rev();
+        all.find(|(_, it)| it.profile.scheduler_name == scheduler_name).map(|(at, _)| *at)
+    }
+
     fn push(
         &mut self,
         mut scheduler: Scheduler,
@@ -177,6 +203,8 @@ impl Profiles {
         scheduler.set_verification_interval(verify_every);
         let index = self.names.len();
         self.names.push(profile.scheduler_name.clone());
+        let since =
+            profile.plugins.iter().map(|plugin| (plugin.name, self.configuration)).collect();
         let added = ProfileScheduler {
             profile,
             scheduler,
@@ -184,6 +212,7 @@ impl Profiles {
             is_replaced: false,
             moved: Vec::new(),
             moved_names: Vec::new(),
+            since,
         };
         self.by_index.insert(index, added);
         index
@@ -196,7 +225,9 @@ impl Profiles {
         };
         let (from, to) = (self[old].profile.clone(), self[new].profile.clone());
         let mut names = Vec::new();
-        for plugin in &from.plugins {
+        // The profile that has a moved state of a removed profile may be gone.
+        let has_it = |plugin: &&ProfilePlugin| !self[old].has_moved(plugin.name);
+        for plugin in from.plugins.iter().filter(has_it).collect::<Vec<_>>() {
             let Some(same) = to.plugins.iter().find(|it| is_same(it, plugin)) else { continue };
             let (own, theirs) = (plugin.states.clone(), same.states.clone());
             // Earlier profiles that borrow this state find it in the new one from now on.
@@ -205,6 +236,8 @@ impl Profiles {
                 (moved.holder, moved.theirs) = (new, theirs.clone());
             }
             let moved = MovedState { plugin: plugin.name, own, holder: new, theirs };
+            let since = self[old].since_of(plugin.name);
+            self[new].since.iter_mut().filter(|it| it.0 == plugin.name).for_each(|it| it.1 = since);
             self[old].moved.push(moved);
             self[old].moved_names.push(plugin.name);
             names.push(plugin.name);

@@ -7,7 +7,7 @@
 //! | queued pods | are tried again under the new profiles, in the order of the new QueueSort, without backoff unless it followed an error |
 //! | pods of a removed profile | leave the queue |
 //! | pods of an added profile | enter it |
-//! | the state of an unchanged plugin | stays |
+//! | the state of an unchanged plugin | stays, also if its profile was removed and comes back while pods finish under it |
 //! | the state of another plugin | is made of the objects in the world |
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_api::ExtraFieldsByKind;
-use loadmaster_framework::{PodInfo, World};
+use loadmaster_framework::{PodChange, PodInfo, World};
 use loadmaster_stdx::Rng;
 
 use super::configuration::EngineConfiguration;
@@ -127,10 +127,12 @@ impl Engine {
             let states = it.scheduler.plugin_states_mut();
             report_all_again(&it.profile, plugin, &self.world, states, pods.iter());
         }
-        for Publication { plugin, value, .. } in &self.publications.split_off(0) {
+        let publications = std::mem::take(&mut self.publications);
+        for Publication { plugin, value, .. } in &publications {
             // The plugins of the earlier configuration accepted it; what the new ones do not accept, they do not have.
             let _ = self.pass_to_plugins(plugin, Some(value));
         }
+        self.publications = publications;
     }
 
     /// The pending pods that are not in flight and whose profile is gone, by uid.
@@ -174,17 +176,20 @@ impl Engine {
     }
 
     /// No profile is responsible for a pending pod any more.
-    fn release_pod(&mut self, now: Now, uid: &str) {
+    pub(super) fn release_pod(&mut self, now: Now, uid: &str) {
         let Some(pending) = self.pending.remove(uid) else { return };
+        let was_nominated = self.world.nominated_node(uid).is_some();
         self.world.delete_pending_pod(uid);
         self.delete_queued_pod(uid);
         self.status_patches.drop_patch_of_pod(uid);
         self.world.delete_nominated_pod(uid);
         self.notify_pod_change(Some(pending.pod.clone()), None);
-        let (pod, generation, condition) = (pending.pod, pending.generation, pending.condition);
+        let (pod, generation) = (pending.pod, pending.generation);
+        // A patch in flight may fail.
+        let condition = pending.condition.filter(|_| !self.status_patches.is_in_flight(uid));
         let since = self.n_engine_calls;
         self.others.insert(uid.into(), OtherPod { pod: pod.clone(), generation, condition, since });
-        if !pod.nominated_node_name.is_empty() {
+        if was_nominated {
             self.requeue_lower_priority(now, pod, None);
         }
     }
@@ -199,6 +204,26 @@ impl Engine {
         self.profile_for_pod(pod)
             .filter(|_| !self.profiles.has_replaced())
             .or_else(|| in_flight().or_else(|| self.profile_for_pod(pod)))
+    }
+
+    /// A pod that was reserved under an earlier configuration is not any more. Plugins whose states began anew meanwhile saw it on a node, and
+    /// were not called to unreserve it: they learn of it as of a new pod.
+    pub(super) fn report_unreserved(&mut self, uid: &str, profile_idx: ProfileIdx) {
+        let since = self.profile_scheduler(profile_idx).configuration;
+        let is_assigned = self.assigned_pod(uid).is_some();
+        let Some(pod) = self.pending.get(uid).map(|pending| pending.pod.clone()) else { return };
+        if is_assigned || !self.profiles.is_replaced(profile_idx) {
+            return;
+        }
+        let deleted = PodChange { old: Some(pod.clone()), new: None };
+        let added = PodChange { old: None, new: Some(pod) };
+        for it in self.profiles.iter_mut() {
+            let (receivers, states) = it.receivers_since(since);
+            for receiver in receivers {
+                receiver.on_pod_change(&self.world, states, &deleted);
+                receiver.on_pod_change(&self.world, states, &added);
+            }
+        }
     }
 
     /// An attempt under an earlier configuration has failed: the pod is tried again under the running one, or leaves the queue. `is_error`: after

@@ -42,6 +42,11 @@ struct ConditionPatch {
 pub(super) struct StatusPatches(Map<Box<str>, Option<Patch>>);
 
 impl StatusPatches {
+    /// Whether a patch is in flight.
+    pub fn is_in_flight(&self, uid: &str) -> bool {
+        self.0.contains_key(uid)
+    }
+
     /// The pod is deleted or bound: drops the patch that would follow. Returns whether there was one.
     pub fn drop_patch_of_pod(&mut self, uid: &str) -> bool {
         self.0.get_mut(uid).is_some_and(|next| next.take().is_some())

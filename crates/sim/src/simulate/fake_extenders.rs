@@ -19,9 +19,12 @@ use super::simulated_profiles::simulated_profile;
 use crate::fake_api_server::FakeApiServer;
 use loadmaster_engine::world_loader::DefaultProfileError;
 
-/// The default profile with two sets of extenders: one that filters, prioritizes and takes part in preemption together with an
-/// ignorable one that filters and prioritizes; and one that filters and binds.
-pub fn profiles_with_extenders(registry: &Registry) -> Result<[Profile; 2], DefaultProfileError> {
+/// The set of [`sets`] with an extender that binds.
+pub(super) const SET_WITH_BINDER: usize = 1;
+
+/// Two sets of extenders: one that filters, prioritizes and takes part in preemption together with an ignorable one that filters and
+/// prioritizes; and one that filters and binds.
+pub(super) fn sets() -> [Value; 2] {
     let extender = |config: Value| {
         let mut extender = json!({"urlPrefix": "http://extender", "nodeCacheCapable": true});
         for (key, value) in config.as_object().into_iter().flatten() {
@@ -34,11 +37,14 @@ pub fn profiles_with_extenders(registry: &Registry) -> Result<[Profile; 2], Defa
         "filterVerb": "f", "prioritizeVerb": "p", "weight": 1, "ignorable": true, "httpTimeout": "1s",
     });
     let binds = json!({"filterVerb": "f", "bindVerb": "b"});
+    [json!([extender(scores), extender(ignorable)]), json!([extender(binds)])]
+}
+
+/// The default profile with each of the sets of extenders.
+pub fn profiles_with_extenders(registry: &Registry) -> Result<[Profile; 2], DefaultProfileError> {
     let profile = |extenders| simulated_profile(registry, json!({}), extenders);
-    Ok([
-        profile(json!([extender(scores), extender(ignorable)]))?.0,
-        profile(json!([extender(binds)]))?.0,
-    ])
+    let [first, second] = sets();
+    Ok([profile(first)?.0, profile(second)?.0])
 }
 
 /// A response in flight.

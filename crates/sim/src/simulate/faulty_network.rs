@@ -140,6 +140,21 @@ impl FaultyNetwork {
         }
     }
 
+    /// The engine watches one more kind.
+    pub fn watch(&mut self, now: MonoTime, kind: WatchedKind) {
+        if !self.kinds.contains(&kind) {
+            self.watches.insert(kind.clone(), Watch { relist_at: Some(now), ..Watch::default() });
+            self.kinds.push(kind);
+            self.kinds.sort();
+        }
+    }
+
+    /// A new engine watches these kinds only.
+    pub fn set_kinds(&mut self, kinds: Vec<WatchedKind>) {
+        self.watches.retain(|kind, _| kinds.contains(kind));
+        self.kinds = kinds;
+    }
+
     /// Relists all kinds, for a new engine.
     pub fn relist_all(&mut self, now: MonoTime) {
         for kind in &self.kinds {

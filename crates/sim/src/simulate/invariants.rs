@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Str};
-use loadmaster_engine::Engine;
 use loadmaster_engine::engine::EventRecord;
 use loadmaster_engine::evaluate::per_node;
-use loadmaster_framework::{NodeInfo, PluginStates, World};
+use loadmaster_engine::{Engine, Profile};
+use loadmaster_framework::{NodeInfo, NodeRow, PluginStates, PodInfo, World};
 use loadmaster_stdx::Set;
 
 use super::SimulatedSchedulerConfig;
@@ -37,6 +37,9 @@ pub(super) fn check_bind(
     if model.binds.contains_key(uid) {
         return Err(format!("pod {name} is bound to {node}, but another bind of it is in flight"));
     }
+    let Some(configured) = model.configuration.profile_of(pod) else {
+        return Err(format!("pod {name} is bound to {node}, but no profile is responsible for it"));
+    };
     if pod.metadata.deletion_timestamp.is_some() || !pod.spec.scheduling_gates.is_empty() {
         return Err(format!("pod {name} is bound to {node}, but it is gated or being deleted"));
     }
@@ -50,11 +53,11 @@ pub(super) fn check_bind(
     if has_claims {
         check_reserved(model, pod, node)?;
     }
-    let profile = &setup.profile;
+    let profile = &configured.checked;
     let mut states = match &setup.out_of_tree {
         None => model.plugins.add_to(profile, has_claims, &mut world),
         Some(_) => {
-            let pending = model.pending_pods(&profile.scheduler_name);
+            let pending = model.pending_pods();
             let plugins = &model.plugins;
             plugins.out_of_tree.add_to(profile, &plugins.objects, engine, pending, &mut world)
         }
@@ -65,13 +68,8 @@ pub(super) fn check_bind(
         out_of_tree::unreserve(profile, &world, &mut states, &info, node);
     }
     let mut fits = |states: &mut PluginStates| {
-        let results = per_node::filter_rows_with_nominated_pods(
-            &setup.profile,
-            &mut world,
-            states,
-            &info,
-            &[row],
-        );
+        let results =
+            per_node::filter_rows_with_nominated_pods(profile, &mut world, states, &info, &[row]);
         // What the test plugins saw in this world.
         plugin_calls::take_recorded();
         match results {
@@ -82,9 +80,37 @@ pub(super) fn check_bind(
         }
     };
     match fits(&mut states) {
-        Err(_) if setup.out_of_tree.is_some() => fits(&mut reserved),
-        result => result,
+        Err(_) if setup.out_of_tree.is_some() => fits(&mut reserved)?,
+        result => result?,
     }
+    let reloaded = model.configuration.reloaded.filter(|it| !it.has_extenders);
+    let is_nominated = !pod.status.nominated_node_name.is_empty() || !model.nominated.is_empty();
+    if reloaded.is_none() || is_nominated || has_claims {
+        return Ok(());
+    }
+    check_best_node(profile, &mut world, &mut states, &info, row)
+}
+
+/// A decision is made by the scores of the profile, not by those of an earlier configuration.
+fn check_best_node(
+    profile: &Profile,
+    world: &mut World,
+    states: &mut PluginStates,
+    pod: &PodInfo,
+    row: NodeRow,
+) -> CheckResult {
+    let found = per_node::evaluate_per_node(profile, world, states, pod);
+    plugin_calls::take_recorded();
+    let best = found.best_nodes();
+    if best.contains(&row) || found.single_feasible_node() == Some(row) {
+        return Ok(());
+    }
+    let total = |row: NodeRow| found.nodes.iter().find(|it| it.row == row).and_then(|it| it.total);
+    let (mine, most) = (total(row), best.first().copied().and_then(total));
+    Err(format!(
+        "pod {} is bound to a node with the score {mine:?}, but another one has {most:?}",
+        pod.full_name()
+    ))
 }
 
 /// Nominated pods, by uid, and their nodes.
@@ -135,20 +161,22 @@ pub(super) fn check_preempted_event(model: &ReferenceModel, record: &EventRecord
 }
 
 /// Every pending pod is exactly one of: in the scheduling queue, in flight, assumed or being bound. Nothing else is in the queue.
-pub(super) fn check_queue(
-    setup: &SimulatedSchedulerConfig,
-    model: &ReferenceModel,
-    engine: &Engine,
-) -> CheckResult {
+pub(super) fn check_queue(model: &ReferenceModel, engine: &Engine) -> CheckResult {
     let mut queued: BTreeMap<&str, usize> = BTreeMap::new();
     for (pod, _) in engine.queue().iter() {
         *queued.entry(&pod.info.pod.uid).or_default() += 1;
+    }
+    let has_profile = |uid: &str| {
+        model.pods.get(uid).is_none_or(|pod| model.configuration.profile_of(pod).is_some())
+    };
+    if let Some(uid) = queued.keys().find(|uid| !has_profile(uid)) {
+        return Err(format!("pod {uid} is in the queue, but no profile is responsible for it"));
     }
     for pod in engine.queue().in_flight_pods() {
         *queued.entry(&pod.uid).or_default() += 1;
     }
     for (uid, pod) in &model.pods {
-        if !model.is_pending(pod, &setup.profile.scheduler_name) {
+        if !model.is_pending(pod) {
             continue;
         }
         let n_queued = queued.remove(&**uid).unwrap_or(0);
@@ -165,8 +193,8 @@ pub(super) fn check_queue(
             ));
         }
     }
-    // Another scheduler bound it while Permit holds it.
-    queued.retain(|uid, _| !model.plugins.is_held(uid));
+    // Another scheduler bound it while Permit holds it, or its profile was removed while it is in flight.
+    queued.retain(|uid, _| !model.plugins.is_held(uid) && has_profile(uid));
     match queued.first_key_value() {
         None => Ok(()),
         Some((uid, n)) => Err(format!("pod {uid} is {n} times in the queue, but is not pending")),
@@ -224,16 +252,12 @@ fn node_sums(node: &NodeInfo<'_>) -> NodeSums {
 }
 
 /// Only pending pods are nominated.
-pub(super) fn check_nominations(
-    setup: &SimulatedSchedulerConfig,
-    model: &ReferenceModel,
-    engine: &Engine,
-) -> CheckResult {
+pub(super) fn check_nominations(model: &ReferenceModel, engine: &Engine) -> CheckResult {
     let world = engine.world();
     for pod in world.nominated_nodes().flat_map(|node| world.nominated_pods_for_node(node)) {
         let waits = model.pods.get(&pod.uid).is_some_and(|object| {
-            model.is_pending(object, &setup.profile.scheduler_name)
-                && !model.assumed.contains_key(&pod.uid)
+            let is_pending = model.is_pending(object) || engine.queue().is_in_flight(&pod.uid);
+            is_pending && !model.assumed.contains_key(&pod.uid)
         });
         if !waits {
             return Err(format!("pod {} is nominated, but is not pending", pod.full_name()));

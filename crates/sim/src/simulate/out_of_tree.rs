@@ -99,6 +99,8 @@ impl SimulatedSchedulerConfig {
             volume_runs: u64::from(workload.volumes),
             gang_runs: 0,
             quota_runs: 0,
+            reload_runs: 0,
+            registry,
             with_scheduler_plugins: None,
             out_of_tree: Some(Arc::new(workload)),
             gates,

@@ -44,12 +44,13 @@ fn maybe_panic(one_in: u64) {
 const PER_POD: u64 = 60;
 const PER_NODE: u64 = 600;
 
-const PANICKING: PluginDef = PluginDef { name: "Panicking", build, args: None };
+pub(super) const NAME: &str = "Panicking";
+pub(super) const PANICKING: PluginDef = PluginDef { name: NAME, build, args: None };
 
 /// The default profile with the plugin. After this call caught panics are no longer reported on stderr.
 pub fn profile_with_panicking_plugin(registry: &Registry) -> Result<Profile, DefaultProfileError> {
     silence_caught_panics();
-    profile_with_plugins(&registry.clone().with(PANICKING), &[PANICKING.name])
+    profile_with_plugins(&registry.clone().with(PANICKING), &[NAME])
 }
 
 struct PanickingPlugin {

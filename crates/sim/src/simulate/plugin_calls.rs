@@ -17,6 +17,8 @@ pub(super) enum PluginCall {
     Reserved { uid: Box<str>, node: Str },
     /// Unreserve ran: the pod is no longer assumed.
     Unreserved { uid: Box<str> },
+    /// PostBind ran: the pod is bound.
+    Bound { uid: Box<str> },
     /// Permit made the pod wait.
     Held { uid: Box<str>, timeout: Duration },
     /// The Permit plugin allowed a waiting pod while it ran for another pod.

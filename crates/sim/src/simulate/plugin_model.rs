@@ -114,6 +114,7 @@ impl PluginModel {
                 self.held.remove(&uid);
                 self.waits.remove(&uid);
             }
+            PluginCall::Bound { .. } => {}
             PluginCall::Held { uid, timeout } => drop(self.held.insert(uid, now.after(timeout))),
             PluginCall::Allowed { uid } => self.allow(&uid),
             PluginCall::Waits { uid, attachment, timeout } => {

@@ -13,13 +13,18 @@ use loadmaster_engine::engine::{
 };
 use loadmaster_framework::api_calls::Verb;
 use loadmaster_framework::{FeatureGates, World};
+use loadmaster_plugins::volume_binding;
 use serde_json::Value;
 
 use super::plugin_model::PluginModel;
+use super::reloads::CountingModel;
+use super::run_configuration::RunConfiguration;
 use crate::fake_api_server::is_pod_terminal;
 
 #[derive(Default)]
 pub(super) struct ReferenceModel {
+    /// The engine decides by it.
+    pub configuration: Arc<RunConfiguration>,
     pub nodes: BTreeMap<Str, Arc<Node>>,
     /// Pods that are not terminal, by uid.
     pub pods: BTreeMap<Box<str>, Pod>,
@@ -37,6 +42,8 @@ pub(super) struct ReferenceModel {
     /// Nominated pods and their nodes when the engine was last called: an attempt that ended in that call saw them.
     pub nominated: Vec<(Box<str>, Str)>,
     deferred: VecDeque<Deferred>,
+    /// The states of the plugin that counts, in runs whose configuration is replaced.
+    pub counting: CountingModel,
     /// The test plugins.
     pub plugins: PluginModel,
 }
@@ -44,6 +51,7 @@ pub(super) struct ReferenceModel {
 /// What the engine received and the model has not handled yet.
 enum Deferred {
     Event(EngineEvent),
+    Configuration(Arc<RunConfiguration>),
     FailedBind { call: CallId, uid: Box<str> },
 }
 
@@ -115,11 +123,28 @@ impl ReferenceModel {
         self.deferred.push_back(Deferred::Event(event));
     }
 
+    /// The engine is about to receive another configuration.
+    pub fn defer_configuration(&mut self, configuration: Arc<RunConfiguration>) {
+        self.deferred.push_back(Deferred::Configuration(configuration));
+    }
+
+    /// A configuration takes effect.
+    pub fn handle_configuration(&mut self, configuration: Arc<RunConfiguration>) {
+        self.counting.handle_configuration(&configuration);
+        let before = std::mem::replace(&mut self.configuration, configuration);
+        if let Some(volumes) = &mut self.plugins.volumes
+            && !self.configuration.has_same_plugin(&before, volume_binding::NAME)
+        {
+            volumes.forget_assumed();
+        }
+    }
+
     /// No attempt is suspended: handles everything that the engine received.
     pub fn handle_deferred(&mut self) {
         while let Some(deferred) = self.deferred.pop_front() {
             match deferred {
                 Deferred::Event(event) => self.handle_event(&event),
+                Deferred::Configuration(configuration) => self.handle_configuration(configuration),
                 Deferred::FailedBind { call, uid } => {
                     if self.end_binding(call, &uid) {
                         self.assumed.remove(&uid);
@@ -210,14 +235,14 @@ impl ReferenceModel {
         self.assumed.remove(uid);
     }
 
-    /// Whether a pod is not assigned and has our scheduler name.
-    pub fn is_pending(&self, pod: &Pod, scheduler_name: &str) -> bool {
-        pod.spec.node_name.is_empty() && has_scheduler_name(pod, scheduler_name)
+    /// Whether a pod is not assigned and a profile is responsible for it.
+    pub fn is_pending(&self, pod: &Pod) -> bool {
+        pod.spec.node_name.is_empty() && self.configuration.profile_of(pod).is_some()
     }
 
-    /// The pods that our profile has to place.
-    pub fn pending_pods(&self, scheduler_name: &str) -> impl Iterator<Item = &Pod> {
-        self.pods.values().filter(|pod| self.is_pending(pod, scheduler_name))
+    /// The pods that our profiles have to place.
+    pub fn pending_pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.values().filter(|pod| self.is_pending(pod))
     }
 
     /// The assigned and assumed pods with their nodes.

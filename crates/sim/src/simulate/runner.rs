@@ -1,10 +1,11 @@
 //! The steps of a run.
 
 mod effects;
+mod reload;
 mod settle;
 mod start;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use loadmaster_api::Timestamp;
 use loadmaster_engine::engine::{
     ApiObject, ApiServerCall, CycleResult, DeletedObjectKey, Effects, EngineEvent, PermitDecision,
 };
-use loadmaster_engine::{Engine, MonoTime, Now, Profile};
+use loadmaster_engine::{Engine, MonoTime, Now};
 use loadmaster_stdx::Rng;
 
 use start::{OptionalParts, new_engine};
@@ -26,6 +27,8 @@ use super::plugin_calls::{self, PluginCall};
 use super::plugin_workload::PluginWorkload;
 use super::quotas::{self};
 use super::reference_model::{CallKind, ReferenceModel};
+use super::reloads::{self, Reloads};
+use super::run_configuration::RunConfiguration;
 use super::trace::{Trace, TraceLog};
 use super::volumes::{self};
 use super::workload::Workload;
@@ -57,30 +60,31 @@ pub fn run_simulation<'a>(
     options: SimulationOptions,
     log: TraceLog<'a>,
 ) -> Result<SimulationReport, Box<InvariantViolation>> {
-    let mut run = Runner::new(setup, options, log);
+    let violation = |(step, at_ms), message| {
+        Box::new(InvariantViolation { seed: options.seed, step, at_ms, message })
+    };
+    let mut run = Runner::new(setup, options, log).map_err(|message| violation((0, 0), message))?;
     let ended = run.with_faults().and_then(|()| run.without_faults());
     match ended {
         Ok(()) => Ok(run.report()),
-        Err(message) => Err(Box::new(InvariantViolation {
-            seed: options.seed,
-            step: run.step,
-            at_ms: run.at_ms(),
-            message,
-        })),
+        Err(message) => Err(violation((run.step, run.at_ms()), message)),
     }
 }
 
 struct Runner<'a> {
-    /// What the invariants are checked with.
-    setup: SimulatedSchedulerConfig,
+    setup: &'a SimulatedSchedulerConfig,
     options: SimulationOptions,
     /// Whether pods leave unschedulablePods after a timeout. Without the flush a missed event is detected.
     flushes: bool,
     rng: Rng,
     step: u32,
     now: Now,
-    /// The profile of this run.
-    profile: Arc<Profile>,
+    /// In runs whose configuration is replaced.
+    reloads: Option<Reloads>,
+    /// The configurations that this engine received, by number.
+    configurations: Vec<Arc<RunConfiguration>>,
+    /// The numbers of the configurations under which pods were reserved, by uid.
+    reserved_under: BTreeMap<Box<str>, u64>,
     api_server: FakeApiServer,
     workload: Workload,
     plugin_workload: PluginWorkload,
@@ -144,10 +148,12 @@ impl<'a> Runner<'a> {
             }
             let n_max = if self.rng.one_in(3) { self.rng.below(6) } else { u64::MAX };
             self.deliver(n_max)?;
+            self.reload_sometimes()?;
             self.run_service()?;
             self.handle_timeouts()?;
             let n_max = if self.rng.one_in(3) { self.rng.below(4) } else { u64::MAX };
             self.cycle(n_max)?;
+            self.reload_sometimes()?;
             self.check()?;
         }
         Ok(())
@@ -186,9 +192,11 @@ impl<'a> Runner<'a> {
         self.report.leader_losses += 1;
         self.trace.note(self.at_ms(), format_args!("leader {} starts", self.term));
         let mut engine_rng = Rng::new(self.options.seed).split(&format!("engine {}", self.term));
-        self.engine = new_engine(&self.profile, &self.setup, self.flushes, &mut engine_rng);
-        self.model = self.parts.new_model();
+        let configuration = self.running_configuration();
+        self.engine = new_engine(&configuration, self.setup, self.flushes, &mut engine_rng);
+        self.model = self.parts.new_model(&configuration);
         self.gangs.forget();
+        self.begin_configurations(configuration);
         self.network.relist_all(self.now.mono);
     }
 
@@ -305,7 +313,11 @@ impl<'a> Runner<'a> {
             let until = self.now.mono.after(*ttl);
             match &self.out_of_tree {
                 Some(_) => self.model.plugins.out_of_tree.publish(plugin, value, until),
-                None => self.model.plugins.publish(value, until),
+                None if self.running_configuration().has_plugin(plugin) => {
+                    self.model.plugins.publish(value, until);
+                }
+                // A value for no plugin is dropped.
+                None => {}
             }
         }
         match self.options.injected_bug {
@@ -321,7 +333,8 @@ impl<'a> Runner<'a> {
             n_unreserved += u32::from(matches!(call, PluginCall::Unreserved { .. }));
             match &call {
                 PluginCall::Reserved { uid, node } => {
-                    invariants::check_bind(&self.setup, &self.model, &self.engine, uid, node)?;
+                    invariants::check_bind(self.setup, &self.model, &self.engine, uid, node)?;
+                    self.handle_reserved(uid);
                     if self.parts.quotas {
                         self.report.within_quota +=
                             u64::from(quotas::check_reserved(&self.model, uid)?);
@@ -342,11 +355,13 @@ impl<'a> Runner<'a> {
                         Some(InjectedBug::PartlyRejectedGang) => n_unreserved > 1,
                         _ => false,
                     };
+                    self.model.counting.end_reservation(uid);
                     if !is_lost {
                         self.model.assumed.remove(uid);
                         self.gangs.handle_unreserved(uid);
                     }
                 }
+                PluginCall::Bound { uid } => self.model.counting.end_reservation(uid),
                 PluginCall::Held { .. } => self.report.held += 1,
                 PluginCall::Waits { .. } => self.report.waits += 1,
                 _ => {}
@@ -431,7 +446,11 @@ impl<'a> Runner<'a> {
         for _ in 0..n_max.min(u64::from(N_ROUNDS_MAX)) {
             let mut effects = Effects::new();
             self.gangs.begin_call(&self.model);
+            let first = self.first_pods();
             let cycled = self.engine.cycle(self.now, &mut effects);
+            if cycled == CycleResult::Ran {
+                reloads::check_popped(&first, &self.engine)?;
+            }
             self.apply_plugin_calls()?;
             self.carry_out(effects, true)?;
             self.update_model();
@@ -453,8 +472,9 @@ impl<'a> Runner<'a> {
             // The reference model is not updated yet, see [`Runner::update_model`].
             return self.check_fast_decisions();
         }
-        invariants::check_queue(&self.setup, &self.model, &self.engine)?;
-        invariants::check_nominations(&self.setup, &self.model, &self.engine)?;
+        invariants::check_queue(&self.model, &self.engine)?;
+        invariants::check_nominations(&self.model, &self.engine)?;
+        self.check_reloaded()?;
         self.model.plugins.check_waits(self.now.mono, &self.engine)?;
         self.gangs.check_timeouts(self.now.mono)?;
         self.check_fast_decisions()?;

@@ -27,7 +27,7 @@ pub struct SimulationRuns {
 
 impl SimulatedSchedulerConfig {
     /// The default profile with these plugins, in some runs with a plugin that panics, with extenders, with plugins that hold pods and watch
-    /// objects, with claims, with gangs, or with quotas.
+    /// objects, with claims, with gangs, with quotas, or with reloads.
     ///
     /// # Errors
     ///
@@ -47,6 +47,8 @@ impl SimulatedSchedulerConfig {
             volume_runs: 12,
             gang_runs: 8,
             quota_runs: 8,
+            reload_runs: 8,
+            registry: registry.clone(),
             with_scheduler_plugins: Some(SchedulerPluginsProfiles::new(registry)?),
             gates: AllFeatureGates::default().framework_gates(),
         })
@@ -106,7 +108,7 @@ impl Display for SimulationReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} pods, {} attempts, {} binds, {} evictions, {} failed calls, {} relists, {} leader changes, {} panics, {} extender calls, {} of them failed, {} waits at Permit, {} waits in PreBind, {} claims, {} writes of PreBind for them, {} failures of the provisioner, {} gangs, {} waits of members, {} rejections of gangs, {} pods within quotas, {} over quotas, {} pods bound after a flush, {} unschedulable",
+            "{} pods, {} attempts, {} binds, {} evictions, {} failed calls, {} relists, {} leader changes, {} panics, {} extender calls, {} of them failed, {} waits at Permit, {} waits in PreBind, {} claims, {} writes of PreBind for them, {} failures of the provisioner, {} gangs, {} waits of members, {} rejections of gangs, {} pods within quotas, {} over quotas, {} reloads, {} of them with pods in flight, {} pods bound after a flush, {} unschedulable",
             self.pods,
             self.attempts,
             self.binds,
@@ -127,6 +129,8 @@ impl Display for SimulationReport {
             self.failed_gangs,
             self.within_quota,
             self.over_quota,
+            self.reloads,
+            self.busy_reloads,
             self.bound_after_flush,
             self.unschedulable,
         )

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use loadmaster_api::Pod;
-use loadmaster_engine::Engine;
 use loadmaster_engine::evaluate::{Evaluation, per_node};
+use loadmaster_engine::{Engine, Profile};
 use loadmaster_framework::{NodeRow, PluginStates, PodInfo, World};
 
 use super::SimulatedSchedulerConfig;
@@ -45,27 +45,35 @@ struct SettledCluster {
 impl Settled<'_> {
     /// The engine's world equals that of the API server, and no pending pod is feasible anywhere, unless its quota or its group prevents it.
     pub fn check(self) -> Result<PendingPods, String> {
-        let mut cluster = self.cluster()?;
         let mut left = PendingPods::default();
-        for pod in pending_pods(self.setup, self.api_server) {
-            left.all += 1;
-            left.over_quota += u64::from(self.check_pending_pod(&mut cluster, pod)?);
+        for profile in self.profiles() {
+            let mut cluster = self.cluster(profile)?;
+            for pod in pending_pods(profile, self.api_server) {
+                left.all += 1;
+                left.over_quota += u64::from(self.check_pending_pod(&mut cluster, profile, pod)?);
+            }
         }
         Ok(left)
     }
 
     /// The timeouts and backoffs of gangs have passed: none is partly bound that could be bound, such as after a failed bind.
     pub fn check_partly_bound_gangs(self) -> CheckResult {
-        let mut cluster = self.cluster()?;
-        let pending = pending_pods(self.setup, self.api_server);
-        for pod in pending.filter(|pod| gangs::is_partly_bound(self.api_server, pod)) {
-            self.check_pending_pod(&mut cluster, pod)
-                .map_err(|why| format!("a gang is partly bound: {why}"))?;
+        for profile in self.profiles() {
+            let mut cluster = self.cluster(profile)?;
+            let pending = pending_pods(profile, self.api_server);
+            for pod in pending.filter(|pod| gangs::is_partly_bound(self.api_server, pod)) {
+                self.check_pending_pod(&mut cluster, profile, pod)
+                    .map_err(|why| format!("a gang is partly bound: {why}"))?;
+            }
         }
         Ok(())
     }
 
-    fn cluster(self) -> Result<SettledCluster, String> {
+    fn profiles(&self) -> impl Iterator<Item = &Profile> {
+        self.model.configuration.profiles.iter().map(|it| &*it.checked)
+    }
+
+    fn cluster(self, profile: &Profile) -> Result<SettledCluster, String> {
         let Settled { setup, model, api_server, engine, .. } = self;
         let assigned =
             api_server.pods().filter(|pod| !pod.spec.node_name.is_empty() && !is_pod_terminal(pod));
@@ -81,39 +89,37 @@ impl Settled<'_> {
             assigned.chain(waiting),
         );
         check_same_world(engine.world(), &world)?;
-        model.plugins.check_settled(&setup.profile, api_server, engine)?;
+        model.plugins.check_settled(profile, api_server, engine)?;
         let states = match &setup.out_of_tree {
-            None => model.plugins.add_server_objects(&setup.profile, api_server, &mut world),
+            None => model.plugins.add_server_objects(profile, api_server, &mut world),
             Some(_) => {
-                let pending = pending_pods(setup, api_server);
+                let pending = pending_pods(profile, api_server);
                 let plugins = &model.plugins;
-                plugins.out_of_tree.add_to(
-                    &setup.profile,
-                    &plugins.objects,
-                    engine,
-                    pending,
-                    &mut world,
-                )
+                plugins.out_of_tree.add_to(profile, &plugins.objects, engine, pending, &mut world)
             }
         };
         if setup.out_of_tree.is_some() {
-            let is_gated = |world: &World, info: &PodInfo| {
-                !passes_pre_enqueue(&setup.profile, world, &states, info)
-            };
-            self.add_nominated_pods(is_gated, &mut world);
+            let is_gated =
+                |world: &World, info: &PodInfo| !passes_pre_enqueue(profile, world, &states, info);
+            self.add_nominated_pods(profile, is_gated, &mut world);
         }
         // A member that waits at Permit is nominated to its node. Where that could not be taken back in its status, the flush does it.
         if model.plugins.has_gangs && !self.flushes {
-            self.add_nominated_pods(|_, _| true, &mut world);
+            self.add_nominated_pods(profile, |_, _| true, &mut world);
         }
         Ok(SettledCluster { world, states, quotas: self.quotas() })
     }
 
     /// Adds nominated pods that are not tried again, such as those that PreEnqueue gates: they keep other pods off their nodes, as in
     /// kube-scheduler.
-    fn add_nominated_pods(self, is_wanted: impl Fn(&World, &PodInfo) -> bool, world: &mut World) {
+    fn add_nominated_pods(
+        self,
+        profile: &Profile,
+        is_wanted: impl Fn(&World, &PodInfo) -> bool,
+        world: &mut World,
+    ) {
         for (uid, node) in nominated_pods(self.engine) {
-            let mut pending = pending_pods(self.setup, self.api_server);
+            let mut pending = pending_pods(profile, self.api_server);
             let pod = pending.find(|pod| pod.metadata.uid == uid);
             let Some(Ok(info)) = pod.map(|pod| world.parse_pod(pod)) else { continue };
             if is_wanted(world, &info) {
@@ -138,11 +144,16 @@ impl Settled<'_> {
     }
 
     /// Whether only quotas keep a pending pod off the nodes. Nothing else may, if it is feasible.
-    fn check_pending_pod(self, cluster: &mut SettledCluster, pod: &Pod) -> Result<bool, String> {
-        let Settled { setup, model, api_server, .. } = self;
+    fn check_pending_pod(
+        self,
+        cluster: &mut SettledCluster,
+        profile: &Profile,
+        pod: &Pod,
+    ) -> Result<bool, String> {
+        let Settled { model, api_server, .. } = self;
         let SettledCluster { world, states, quotas } = cluster;
         let Ok(info) = world.parse_pod(pod) else { return Ok(false) };
-        let found = per_node::evaluate_per_node(&setup.profile, world, &mut states.clone(), &info);
+        let found = per_node::evaluate_per_node(profile, world, &mut states.clone(), &info);
         if !found.is_feasible() {
             return Ok(false);
         }
@@ -150,14 +161,20 @@ impl Settled<'_> {
             return Ok(true);
         }
         let is_member = model.plugins.has_gangs
-            && gangs::may_be_pending(&setup.profile, api_server, (world, states), quotas, pod);
-        if is_member || self.is_excused(pod, &info, (world, states)) {
+            && gangs::may_be_pending(profile, api_server, (world, states), quotas, pod);
+        if is_member || self.is_excused(profile, pod, &info, (world, states)) {
             return Ok(false);
         }
         Err(self.describe(pod, &found, world))
     }
 
-    fn is_excused(self, pod: &Pod, info: &PodInfo, seen: (&World, &PluginStates)) -> bool {
+    fn is_excused(
+        self,
+        profile: &Profile,
+        pod: &Pod,
+        info: &PodInfo,
+        seen: (&World, &PluginStates),
+    ) -> bool {
         let Settled { setup, model, engine, flushes, .. } = self;
         // As upstream, nothing tells pods that the claims that they share with an unreserved pod are free again.
         let volumes = model.plugins.volumes.as_ref().filter(|_| !flushes);
@@ -165,7 +182,7 @@ impl Settled<'_> {
             return true;
         }
         let plugins = &model.plugins.out_of_tree;
-        setup.out_of_tree.is_some() && plugins.may_be_pending(&setup.profile, engine, seen, info)
+        setup.out_of_tree.is_some() && plugins.may_be_pending(profile, engine, seen, info)
     }
 
     /// A pod that should have been bound.
@@ -186,13 +203,14 @@ impl Settled<'_> {
     /// Every pending pod has the condition PodScheduled, except pods that an out-of-tree PreEnqueue plugin gates.
     pub fn check_pod_scheduled_conditions(self) -> CheckResult {
         let Settled { setup, api_server, engine, .. } = self;
+        let mut pending = self.profiles().flat_map(|profile| pending_pods(profile, api_server));
         let is_gated = |pod: &Pod| {
             let queued = engine.queue().get(&pod.metadata.uid);
             setup.out_of_tree.is_some() && queued.is_some_and(|(it, _)| it.gating.is_some())
         };
         let is_received =
             |pod: &Pod| pod.status.conditions.iter().any(|it| it.kind == "PodScheduled");
-        match pending_pods(setup, api_server).find(|pod| !is_received(pod) && !is_gated(pod)) {
+        match pending.find(|pod| !is_received(pod) && !is_gated(pod)) {
             None => Ok(()),
             Some(pod) => {
                 let name = pod.full_name();
@@ -210,9 +228,9 @@ fn describe_node(engine: &Engine, world: &World, row: NodeRow) -> String {
     format!("{}, nominated pods {pods:?}", node.name())
 }
 
-/// Pods of our profile that could be bound.
+/// Pods of a profile that could be bound.
 fn pending_pods<'a>(
-    setup: &'a SimulatedSchedulerConfig,
+    profile: &'a Profile,
     api_server: &'a FakeApiServer,
 ) -> impl Iterator<Item = &'a Pod> {
     api_server.pods().filter(|pod| {
@@ -220,6 +238,6 @@ fn pending_pods<'a>(
             && !is_pod_terminal(pod)
             && pod.metadata.deletion_timestamp.is_none()
             && pod.spec.scheduling_gates.is_empty()
-            && reference_model::has_scheduler_name(pod, &setup.profile.scheduler_name)
+            && reference_model::has_scheduler_name(pod, &profile.scheduler_name)
     })
 }

@@ -24,22 +24,31 @@ pub(super) fn profile_with_plugins(
 /// A profile and the extenders of a configuration, with its feature gates.
 pub(super) fn simulated_profile(
     registry: &Registry,
-    mut profile: Value,
+    profile: Value,
     extenders: Value,
 ) -> Result<(Profile, FeatureGates), DefaultProfileError> {
-    reporting_plugin::enable(&mut profile);
+    let gates = AllFeatureGates::default().framework_gates();
+    Ok((simulated_profiles(registry, vec![profile], extenders)?.swap_remove(0), gates))
+}
+
+/// The profiles of a configuration, with these extenders.
+pub(super) fn simulated_profiles(
+    registry: &Registry,
+    mut profiles: Vec<Value>,
+    extenders: Value,
+) -> Result<Vec<Profile>, DefaultProfileError> {
+    profiles.iter_mut().for_each(reporting_plugin::enable);
     let registry = reporting_plugin::with_reporting_plugin(registry);
     let config = json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
-        "profiles": [profile],
+        "profiles": profiles,
         "extenders": extenders,
     });
     let gates = AllFeatureGates::default();
     let checked = check_configuration_value(config, &registry, &gates)
         .map_err(DefaultProfileError::Config)?;
-    let gates = gates.framework_gates();
-    Ok((build_profiles(&checked, &gates).swap_remove(0), gates))
+    Ok(build_profiles(&checked, &gates.framework_gates()))
 }
 
 /// Profiles with plugins of scheduler-plugins.

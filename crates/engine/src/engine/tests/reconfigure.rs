@@ -1,20 +1,33 @@
 //! Another configuration replaces the running one.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
-use loadmaster_framework::{PluginStateSlot, QueueSort, QueuedPodInfo};
+use loadmaster_framework::{
+    Filter, PluginStateSlot, PodChange, PodEventHandler, PublishedValueSlot, QueueSort,
+    QueuedPodInfo,
+};
 
 use super::*;
 
-/// Counts reserved pods in its state, holds pods at Permit that have the label `permit`, and can order pods by name, the last first.
+/// Counts reserved pods in its state, and pods that it has seen on a node; holds pods at Permit that have the label `permit`; can order pods
+/// by name, the last first; accepts no node while a value is published.
 struct Counting {
     reserved: PluginStateSlot<Vec<String>>,
+    placed: PluginStateSlot<BTreeSet<String>>,
+    closed: PublishedValueSlot<bool>,
 }
 
 const COUNTING: PluginDef = PluginDef { name: "Counting", build: build_counting, args: None };
 
 fn build_counting(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
-    let plugin = Arc::new(Counting { reserved: points.plugin_state_slot(Vec::new()) });
+    let plugin = Arc::new(Counting {
+        reserved: points.plugin_state_slot(Vec::new()),
+        placed: points.plugin_state_slot(BTreeSet::new()),
+        closed: points.published_value_slot(),
+    });
+    points.filter = Some(plugin.clone());
+    points.pod_event_handler = Some(plugin.clone());
     points.reserve = Some(plugin.clone());
     points.permit = Some(plugin.clone());
     points.queue_sort = Some(plugin);
@@ -30,9 +43,11 @@ impl Reserve for Counting {
         _: NodeInfo<'_>,
     ) -> Result<(), Rejection> {
         cx.states.get_mut(self.reserved).unwrap().push(pod.name.to_string());
+        cx.states.get_mut(self.placed).unwrap().insert(pod.name.to_string());
         Ok(())
     }
     fn unreserve(&self, cx: SerialCx<'_>, pod: &Arc<PodInfo>, _: &str) {
+        cx.states.get_mut(self.placed).unwrap().remove(&*pod.name);
         let reserved = cx.states.get_mut(self.reserved).unwrap();
         let before = reserved.len();
         reserved.retain(|name| **name != *pod.name);
@@ -50,6 +65,29 @@ impl Permit for Counting {
         match label_of(pod, "permit") {
             "" => Ok(PermitResult::Allow),
             _ => Ok(PermitResult::Wait(Duration::from_secs(60))),
+        }
+    }
+}
+
+impl PodEventHandler for Counting {
+    fn on_pod_change(&self, cx: SerialCx<'_>, change: &PodChange) {
+        let placed = cx.states.get_mut(self.placed).unwrap();
+        if let (None, Some(old)) = (&change.new, &change.old) {
+            placed.remove(&*old.name);
+        }
+        if let (Some(new), None) = (&change.new, &change.old)
+            && cx.world.row_of_pod(&new.uid).is_some()
+        {
+            placed.insert(new.name.to_string());
+        }
+    }
+}
+
+impl Filter for Counting {
+    fn filter(&self, cx: Cx<'_>, _: &PodInfo, _: NodeInfo<'_>) -> Result<(), Rejection> {
+        match cx.published_value(self.closed) {
+            Some(true) => Err(Rejection::unschedulable("closed")),
+            _ => Ok(()),
         }
     }
 }
@@ -119,6 +157,12 @@ impl Bench {
     fn reserved(&self) -> Vec<String> {
         let states = self.engine.plugin_states(0).unwrap();
         plugin_state::<Vec<String>>(states).unwrap().clone()
+    }
+
+    /// The pods that the first profile's plugin has seen on a node.
+    fn placed(&self) -> Vec<String> {
+        let states = self.engine.plugin_states(0).unwrap();
+        plugin_state::<BTreeSet<String>>(states).unwrap().iter().cloned().collect()
     }
 
     fn permit(&mut self, name: &str, decision: PermitDecision) {
@@ -276,4 +320,83 @@ fn an_attempt_that_waits_for_an_extender_ends_under_its_profile() {
         call pods/web/binding
         call pods/next/binding
         0 active, 0 backing off, 0 unschedulable, 2 assumed, 2 on a"#]]);
+}
+
+#[test]
+fn the_state_of_a_profile_that_comes_back_stays_while_pods_finish_under_it() {
+    let mut bench = bench(json!([plain("a"), plain("b")]), json!([]));
+    bench.pod_of("one", "b", json!({"permit": "wait"}));
+    bench.cycle();
+    bench.reconfigure(json!([plain("a")]));
+    bench.reconfigure(json!([plain("b")]));
+    assert_eq!(bench.reserved(), ["one"]);
+    bench.permit("one", PermitDecision::Reject("no".to_owned()));
+    assert!(bench.reserved().is_empty());
+    bench.cycle();
+    assert_eq!(bench.reserved(), ["one"]);
+}
+
+#[test]
+fn a_new_state_learns_that_a_pod_is_not_reserved_any_more() {
+    let mut bench = bench(json!([plain("default-scheduler")]), json!([]));
+    bench.pod("one", json!({"permit": "wait"}));
+    bench.cycle();
+    bench.reconfigure(json!([profile("default-scheduler", json!({"a": 1}), json!({}))]));
+    assert_eq!(bench.placed(), ["one"]);
+    bench.permit("one", PermitDecision::Reject("no".to_owned()));
+    assert!(bench.placed().is_empty());
+}
+
+#[test]
+fn published_values_stay_and_expire() {
+    let mut bench = bench(json!([plain("default-scheduler")]), json!([]));
+    let (plugin, value, ttl) = ("Counting".into(), json!(true), Duration::from_secs(60));
+    bench.apply(EngineEvent::Published { plugin, value, ttl });
+    bench.pod("one", json!({}));
+    for args in [json!({"a": 1}), json!({"a": 1}), json!({"a": 2})] {
+        bench.reconfigure(json!([profile("default-scheduler", args, json!({}))]));
+        bench.cycle();
+        assert_eq!(bench.engine.n_assumed_pods(), 0);
+    }
+    bench.advance(60);
+    bench.reconfigure(json!([plain("default-scheduler")]));
+    bench.cycle();
+    assert_eq!(bench.engine.n_assumed_pods(), 1);
+}
+
+#[test]
+fn a_condition_that_was_not_written_while_a_profile_was_removed_is_written_again() {
+    let mut bench = bench(json!([plain("a"), plain("b")]), json!([]));
+    let picky = json!({"schedulerName": "b", "nodeSelector": {"disk": "ssd"}});
+    bench.set_pod("picky", json!({}), picky, json!({}));
+    bench.cycle();
+    assert_eq!(bench.calls.len(), 1);
+    bench.reconfigure(json!([plain("a")]));
+    bench.reply(Err("busy"));
+    bench.reconfigure(json!([plain("b")]));
+    bench.cycle();
+    assert_eq!(bench.calls.len(), 1);
+}
+
+#[test]
+fn a_pod_that_was_bound_under_a_profile_that_is_gone_and_is_deleted_stays_without_one() {
+    let mut bench = bench(json!([plain("a"), plain("b")]), json!([]));
+    bench.pod_of("one", "b", json!({}));
+    bench.cycle();
+    bench.reconfigure(json!([plain("a")]));
+    let mut object = json!({
+        "metadata": {"name": "one", "namespace": "default", "uid": "one", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"schedulerName": "b", "containers": [{"name": "c"}]},
+    });
+    let mut update = |bench: &mut Bench, label: &str| {
+        object["metadata"]["labels"] = json!({"nth": label});
+        let pod: Pod = serde_json::from_value(object.clone()).unwrap();
+        bench.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(pod))));
+    };
+    update(&mut bench, "first");
+    bench.reply(Ok(()));
+    update(&mut bench, "second");
+    assert!(bench.engine.pending_pods().is_empty());
+    bench.reconfigure(json!([plain("b")]));
+    assert_eq!(bench.engine.queue().counts().active, 1, "it is dropped when it is popped");
 }

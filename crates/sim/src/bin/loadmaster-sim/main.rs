@@ -46,6 +46,9 @@ struct SimulateArgs {
     /// One in so many runs has quotas; 0 for none.
     #[arg(long, value_name = "N")]
     quota_runs: Option<u64>,
+    /// In one in so many runs other configurations replace the running one; 0 for none.
+    #[arg(long, value_name = "N")]
+    reload_runs: Option<u64>,
     /// Print every event, API call and Event of every run.
     #[arg(short, long)]
     verbose: bool,
@@ -82,6 +85,10 @@ fn simulate(args: &SimulateArgs) -> Result<bool> {
     if let Some(one_in) = args.quota_runs {
         config.quota_runs = one_in;
         reproduce_command += &format!(" --quota-runs {one_in}");
+    }
+    if let Some(one_in) = args.reload_runs {
+        config.reload_runs = one_in;
+        reproduce_command += &format!(" --reload-runs {one_in}");
     }
     let SimulateArgs { seed: first_seed, runs, steps, verbose, .. } = *args;
     let all = SimulationRuns { first_seed, runs, steps, verbose };

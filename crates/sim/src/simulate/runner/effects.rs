@@ -37,7 +37,8 @@ impl Runner<'_> {
                 }
                 // While faults are injected, resources may also become free after the flush.
                 Effect::Observe(Observation::Bound { after_flush: true, .. })
-                    if self.step == self.options.steps && self.profile.extenders.is_empty() =>
+                    if self.step == self.options.steps
+                        && !self.running_configuration().has_extenders() =>
                 {
                     self.report.bound_after_flush += 1;
                 }
@@ -58,6 +59,7 @@ impl Runner<'_> {
     }
 
     fn call_extender(&mut self, call: ExtenderCall) -> CheckResult {
+        self.check_extender_call(&call)?;
         if let ExtenderOperation::Bind(node) = &call.request.operation {
             self.bind(call.id, &call.request.uid, node.clone())?;
         }
@@ -78,7 +80,10 @@ impl Runner<'_> {
 
     fn call(&mut self, mut call: ApiServerCall, in_cycle: bool) -> CheckResult {
         match CallKind::of_call(&call) {
-            CallKind::Bind { uid, node } => self.bind(call.id, &uid, node)?,
+            CallKind::Bind { uid, node } => {
+                self.check_binder(&uid, false)?;
+                self.bind(call.id, &uid, node)?;
+            }
             CallKind::DisruptionCondition { uid } => {
                 if in_cycle && self.parts.quotas {
                     quotas::check_victim(&self.model, &self.engine, &uid)?;

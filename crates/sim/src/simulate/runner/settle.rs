@@ -7,6 +7,7 @@ use loadmaster_engine::MonoTime;
 use super::{N_ROUNDS_MAX, Runner};
 use crate::simulate::invariants::{self, CheckResult};
 use crate::simulate::plugin_workload::PluginWorkload;
+use crate::simulate::reloads::Reloads;
 use crate::simulate::settled::Settled;
 use crate::simulate::workload::Workload;
 use crate::simulate::{holding_plugin, panicking_plugin, volumes};
@@ -28,6 +29,9 @@ impl Runner<'_> {
         panicking_plugin::set_panic_rng(None);
         holding_plugin::set_hold_rng(None);
         self.workload.restore_objects(&mut self.api_server);
+        if self.reloads.as_mut().is_some_and(Reloads::ends_with_reload) {
+            self.reload()?;
+        }
         if let Some(event) = self.plugin_workload.last_publication(&self.api_server) {
             self.publish(event)?;
         }
@@ -62,7 +66,7 @@ impl Runner<'_> {
 
     fn settled(&self) -> Settled<'_> {
         Settled {
-            setup: &self.setup,
+            setup: self.setup,
             model: &self.model,
             api_server: &self.api_server,
             engine: &self.engine,

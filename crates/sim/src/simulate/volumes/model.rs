@@ -73,6 +73,13 @@ impl VolumeModel {
         }
     }
 
+    /// VolumeBinding begins anew with another configuration, as when the scheduler restarts: what is assumed for reserved pods is free again.
+    pub fn forget_assumed(&mut self) {
+        let claims = self.delayed.values().flat_map(|it| it.claims.keys());
+        self.released.extend(claims.cloned().collect::<Vec<_>>());
+        self.has_unreserved |= !self.delayed.is_empty();
+    }
+
     /// A pod was reserved on the node, which has this name.
     pub fn reserve(
         &mut self,
@@ -134,7 +141,8 @@ impl VolumeModel {
             return Ok(());
         }
         let other_claim = self.writes.insert(volume.clone(), claim.into());
-        if self.released.contains(claim) {
+        let is_released = |claim: &str| self.released.contains(claim);
+        if is_released(claim) || other_claim.as_deref().is_some_and(is_released) {
             return Ok(());
         }
         if let Some(other) = other_claim.filter(|other| **other != *claim) {
