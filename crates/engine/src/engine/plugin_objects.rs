@@ -17,6 +17,7 @@ use super::effect::{Effect, Effects, Observation};
 use super::{Engine, ProfileScheduler};
 use crate::guard::{ExtensionPoint, PluginRef};
 use crate::plugin_events::report_all_again;
+use crate::profile::ProfilePlugin;
 use crate::queue::ProfileIdx;
 use crate::queue::{ClusterEventOccurrence, OwnedEventObject as QueueObject};
 use crate::time::{MonoTime, Now};
@@ -144,7 +145,11 @@ impl Engine {
         ttl: Duration,
         effects: &mut Effects,
     ) {
-        let message = match self.pass_to_plugins(plugin, Some(value)) {
+        // A plugin of an earlier configuration, under which pods finish, does not count: it accepts a value only together with a running one.
+        let is_it = |it: &ProfilePlugin| it.name == plugin && it.publish_handler.is_some();
+        let is_accepted = self.profiles.active().any(|it| it.profile.plugins.iter().any(is_it));
+        let passed = if is_accepted { self.pass_to_plugins(plugin, Some(value)) } else { Ok(0) };
+        let message = match passed {
             Ok(0) => format!("no plugin {plugin:?} accepts published values"),
             Ok(_) => {
                 self.publications.retain(|known| *known.plugin != *plugin);

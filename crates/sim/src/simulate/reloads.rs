@@ -60,9 +60,12 @@ impl Reloads {
         self.rng.one_in(24)
     }
 
-    /// Whether it is replaced once more when the faults have ended.
+    /// Whether it is replaced once more when the faults have ended. From then on gangs are scheduled in their order: in another one they may
+    /// take each other's place for ever.
     pub fn ends_with_reload(&mut self) -> bool {
-        self.rng.one_in(2)
+        let needs_order = !self.source.has_order_of_gangs(&self.last);
+        self.source.keep_order_of_gangs();
+        self.rng.one_in(2) || needs_order
     }
 
     /// The next configuration; sometimes it is the same as before.

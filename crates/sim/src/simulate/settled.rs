@@ -6,6 +6,7 @@ use loadmaster_api::Pod;
 use loadmaster_engine::evaluate::{Evaluation, per_node};
 use loadmaster_engine::{Engine, Profile};
 use loadmaster_framework::{NodeRow, PluginStates, PodInfo, World};
+use loadmaster_plugins::default_preemption;
 
 use super::SimulatedSchedulerConfig;
 use super::gangs;
@@ -102,6 +103,17 @@ impl Settled<'_> {
             let is_gated =
                 |world: &World, info: &PodInfo| !passes_pre_enqueue(profile, world, &states, info);
             self.add_nominated_pods(profile, is_gated, &mut world);
+        }
+        // Without DefaultPreemption nothing takes back the nomination of a pod that fits on no node, as upstream.
+        let preempts = |profile: &Profile| {
+            profile.post_filter.iter().any(|plugin| plugin.name == default_preemption::NAME)
+        };
+        let is_reloaded = model.configuration.reloaded.is_some();
+        if is_reloaded && !self.profiles().all(preempts) {
+            for profile in self.profiles() {
+                self.add_nominated_pods(profile, |_, _| true, &mut world);
+            }
+            return Ok(SettledCluster { world, states, quotas: self.quotas() });
         }
         // A member that waits at Permit is nominated to its node. Where that could not be taken back in its status, the flush does it.
         if model.plugins.has_gangs && !self.flushes {

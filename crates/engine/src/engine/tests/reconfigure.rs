@@ -400,3 +400,21 @@ fn a_pod_that_was_bound_under_a_profile_that_is_gone_and_is_deleted_stays_withou
     bench.reconfigure(json!([plain("b")]));
     assert_eq!(bench.engine.queue().counts().active, 1, "it is dropped when it is popped");
 }
+
+#[test]
+fn a_value_for_a_plugin_that_was_removed_is_dropped_although_a_pod_finishes_under_it() {
+    let mut bench = bench(json!([plain("default-scheduler")]), json!([]));
+    bench.pod("waits", json!({"permit": "wait"}));
+    bench.cycle();
+    bench.reconfigure(json!([{"schedulerName": "default-scheduler"}]));
+    bench.lines.clear();
+    let (plugin, value, ttl) = ("Counting".into(), json!(true), Duration::from_secs(60));
+    bench.apply(EngineEvent::Published { plugin, value, ttl });
+    bench.reconfigure(json!([plain("default-scheduler")]));
+    bench.pod("one", json!({}));
+    bench.cycle();
+    bench.check(&expect![[r#"
+        no plugin "Counting" accepts published values
+        call pods/one/binding
+        0 active, 0 backing off, 0 unschedulable, 2 assumed, 2 on a"#]]);
+}

@@ -56,6 +56,8 @@ pub(in crate::simulate) struct ConfigurationParts {
 pub(super) struct ConfigurationSource {
     registry: Registry,
     parts: ConfigurationParts,
+    /// From now on gangs have the order of Coscheduling.
+    keeps_order: bool,
 }
 
 /// A configuration before it is built.
@@ -93,7 +95,17 @@ impl ConfigurationSource {
             .with(panicking_plugin::PANICKING)
             .with(watching_plugin::WATCHING)
             .with(holding_plugin::HOLDING);
-        ConfigurationSource { registry, parts }
+        ConfigurationSource { registry, parts, keeps_order: false }
+    }
+
+    /// Whether gangs, if there are any, have the order of Coscheduling.
+    pub fn has_order_of_gangs(&self, drawn: &DrawnConfiguration) -> bool {
+        !self.parts.gangs || drawn.order == Some(coscheduling::NAME)
+    }
+
+    /// All further configurations have the order of Coscheduling for gangs.
+    pub fn keep_order_of_gangs(&mut self) {
+        self.keeps_order = self.parts.gangs;
     }
 
     /// Draws all parts of a configuration.
@@ -192,7 +204,10 @@ impl ConfigurationSource {
         drawn: &DrawnConfiguration,
     ) -> Result<RunConfiguration, DefaultProfileError> {
         let parts = self.parts;
-        let order = drawn.order.unwrap_or("PrioritySort");
+        let order = match self.keeps_order {
+            true => coscheduling::NAME,
+            false => drawn.order.unwrap_or("PrioritySort"),
+        };
         let extenders =
             drawn.extenders.map_or(json!([]), |set| fake_extenders::sets()[set].clone());
         let names = drawn.profiles.keys();
