@@ -55,7 +55,10 @@ use selection::Selection;
   loadmaster explain shop/web-7d9c5 --server https://scheduler:10259 --token-file token --last")]
 pub(crate) struct Args {
     /// Pods by name, or KIND/NAME for the pods of an object: pod, deploy, rs, sts, ds or job.
-    #[arg(value_name = "[NAMESPACE/]POD | KIND/NAME")]
+    #[arg(
+        value_name = "[NAMESPACE/]POD | KIND/NAME",
+        required_unless_present_any = ["all_namespaces", "selector", "pending"]
+    )]
     names: Vec<String>,
     /// Namespace of the pods [default: the namespace of the kubeconfig's context, or "default"; all for --pending].
     #[arg(short, long)]

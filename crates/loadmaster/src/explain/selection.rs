@@ -70,11 +70,6 @@ impl Selection {
             }
         }
         let is_any = args.all_namespaces || args.selector.is_some() || args.pending;
-        if names.is_empty() && !is_any {
-            return Err(Failure::invalid_input(
-                "name a pod, or select pods with KIND/NAME, -l SELECTOR, -A or --pending",
-            ));
-        }
         let namespace = args.namespace.as_deref().unwrap_or(namespace);
         if let ([Name::Pod { namespace: given, name }], false) = (&*names, is_any) {
             let namespace = given.as_deref().unwrap_or(namespace);

@@ -67,7 +67,8 @@ fn a_running_scheduler_explains_pods_and_dumps_its_state() {
           profile default-scheduler
 
           NODES  REJECTED BY   PREEMPTION   REASON
-              2  NodeAffinity  cannot help  node(s) didn't match Pod's node affinity/selector
+              2  NodeAffinity  cannot help  node(s) didn't match Pod's node
+                                            affinity/selector
                  a, b: unmatched=nodeSelector disk=ssd, the node has no disk
 
           preemption: 0/2 nodes are available: 2 Preemption is not helpful for
@@ -84,7 +85,8 @@ fn a_running_scheduler_explains_pods_and_dumps_its_state() {
           scheduling.
 
           NODES  REJECTED BY   PREEMPTION   REASON
-              2  NodeAffinity  cannot help  node(s) didn't match Pod's node affinity/selector
+              2  NodeAffinity  cannot help  node(s) didn't match Pod's node
+                                            affinity/selector
                  a, b
         exit 0
 

@@ -199,9 +199,14 @@ fn selections_that_are_not_valid() {
     check(
         &[],
         &expect![[r#"
-        2> error: name a pod, or select pods with KIND/NAME, -l SELECTOR, -A or --pending
-        exit 2
-    "#]],
+            2> error: the following required arguments were not provided:
+            2>   <[NAMESPACE/]POD | KIND/NAME>...
+            2> 
+            2> Usage: loadmaster explain --from <FILE> <[NAMESPACE/]POD | KIND/NAME>...
+            2> 
+            2> For more information, try '--help'.
+            exit 2
+        "#]],
     );
     check(
         &["deploy/none", "-n", "shop"],

@@ -474,8 +474,8 @@ fn explain_names_the_constraint_and_the_pods_in_the_domain() {
         &["a1", "a1", "a1", "a2"],
         json!([hard_zone(json!({}))]),
         &expect![[r#"
-        a1: constraints=constraint 1 (topology.kubernetes.io/zone, maxSkew 1, app=a): 4 in topology.kubernetes.io/zone=a, the fewest elsewhere 0: default/p0, default/p1, default/p2 and 1 more
-        a2: constraints=constraint 1 (topology.kubernetes.io/zone, maxSkew 1, app=a): 4 in topology.kubernetes.io/zone=a, the fewest elsewhere 0: default/p0, default/p1, default/p2 and 1 more
+        a1: constraints=constraint 1 (topology.kubernetes.io/zone, maxSkew 1, app=a): 4 in topology.kubernetes.io/zone=a, the fewest of a domain 0: default/p0, default/p1, default/p2 and 1 more
+        a2: constraints=constraint 1 (topology.kubernetes.io/zone, maxSkew 1, app=a): 4 in topology.kubernetes.io/zone=a, the fewest of a domain 0: default/p0, default/p1, default/p2 and 1 more
         lost: constraints=constraint 1 (topology.kubernetes.io/zone, maxSkew 1, app=a): the node has no topology.kubernetes.io/zone"#]],
     );
     let hosts = constraint("kubernetes.io/hostname", "DoNotSchedule", json!({"maxSkew": 2}));
@@ -484,7 +484,7 @@ fn explain_names_the_constraint_and_the_pods_in_the_domain() {
         &["a1", "a1"],
         json!([hard_zone(json!({"maxSkew": 5})), hosts, all]),
         &expect![[r#"
-        a1: constraints=constraint 2 (kubernetes.io/hostname, maxSkew 2, app=a): 2 in kubernetes.io/hostname=a1, the fewest elsewhere 0: default/p0, default/p1
+        a1: constraints=constraint 2 (kubernetes.io/hostname, maxSkew 2, app=a): 2 in kubernetes.io/hostname=a1, the fewest of a domain 0: default/p0, default/p1
         lost: constraints=constraint 1 (topology.kubernetes.io/zone, maxSkew 5, app=a): the node has no topology.kubernetes.io/zone"#]],
     );
     check(&["b1"], json!([constraint("rack", "ScheduleAnyway", json!({}))]), &expect![[r#""#]]);

@@ -147,8 +147,12 @@ fn tolerations(case: &OracleCase) -> Vec<Edit> {
         if node["spec"]["unschedulable"] == true {
             found.push(["node.kubernetes.io/unschedulable", "", "NoSchedule"].map(str::to_owned));
         }
-        found.retain(|taint| !all.contains(taint));
-        all.extend(found);
+        // A node may have a taint twice.
+        for taint in found {
+            if !all.contains(&taint) {
+                all.push(taint);
+            }
+        }
     }
     let edit = |[key, value, effect]: [String; 3]| Edit {
         name: format!("tolerate {key}={value}:{effect}"),
