@@ -319,8 +319,8 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_told() {
-        let told = |raw: i32, log: &str| {
+    fn ends_are_reported() {
+        let reported = |raw: i32, log: &str| {
             let terminated = terminated(ExitStatus::from_raw(raw), Timestamp::UNIX_EPOCH, log);
             let part = |field: &str| terminated[field].to_string();
             (part("exitCode"), part("reason"), part("signal"), part("message"))
@@ -328,11 +328,11 @@ mod tests {
         let texts = |code: &str, reason: &str, signal: &str, message: &str| {
             (code.to_owned(), reason.to_owned(), signal.to_owned(), message.to_owned())
         };
-        assert_eq!(told(0, "x"), texts("0", "\"Completed\"", "null", "null"));
+        assert_eq!(reported(0, "x"), texts("0", "\"Completed\"", "null", "null"));
         assert_eq!(
-            told(1 << 8, "1\n2\n3\n4\n5\n6"),
+            reported(1 << 8, "1\n2\n3\n4\n5\n6"),
             texts("1", "\"Error\"", "null", r#""2\n3\n4\n5\n6""#)
         );
-        assert_eq!(told(9, ""), texts("137", "\"Error\"", "9", "\"\""));
+        assert_eq!(reported(9, ""), texts("137", "\"Error\"", "9", "\"\""));
     }
 }
