@@ -59,6 +59,7 @@ const STEPS: &[Step] = &[
     Xtask("e2e manifests"),
     Xtask("e2e deployments"),
     Xtask("e2e reload"),
+    Xtask("e2e faults"),
     Xtask("image --check"),
     Xtask("image --check-reproducible"),
 ];
