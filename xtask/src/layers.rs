@@ -62,6 +62,7 @@ const PLUGIN_CRATES: &[(&str, &[&str])] = &[
         &[
             "column_filter",
             "csi_migration",
+            "explain_text",
             "normalize",
             "tolerations",
             "utilization_shape",
