@@ -35,6 +35,7 @@ const STEPS: &[Step] = &[
     Xtask("twin --steps 400000"),
     Xtask("twin --preemption 5000"),
     Xtask("twin --cross-node-preemption 5000"),
+    Xtask("twin --counterfactual 2000"),
     Xtask("simulate --runs 10000"),
     Xtask("e2e build"),
     Xtask("e2e kubernetes-tests"),
