@@ -4,13 +4,15 @@
 //! that all plugins find feasible, node classes and score indexes belong to a combination of keys, one of each plugin. Pods with equal
 //! keys share both, whatever else they differ in.
 
-use loadmaster_framework::incremental::{EvaluatorKey, PrepareCx};
+use loadmaster_framework::incremental::{EvaluatorKey, PrepareCx, RowDependency};
 use loadmaster_framework::template::TemplateId;
 use loadmaster_framework::topology_counter::TopologyCounterId;
 use loadmaster_framework::{EvaluatorCx, Failure, PluginStates, PodInfo, World};
 use loadmaster_stdx::Map;
+use slab::Slab;
 
 use crate::evaluate::incremental::{Evaluator, PluginUsage, Prepared};
+use crate::evaluate::row_results::RowResults;
 use crate::guard::{self, ExtensionPoint};
 use crate::profile::Profile;
 use crate::score_index::ScoreIndex;
@@ -40,6 +42,15 @@ struct PreparedKey {
     users: u32,
 }
 
+/// Row results that combinations of keys share.
+struct SharedRowResults {
+    results: RowResults,
+    /// Of the plugins that have such results.
+    keys: Box<[KeyId]>,
+    /// Number of cached combinations with these keys.
+    users: u32,
+}
+
 /// The cached evaluation of a combination of keys.
 pub(crate) struct CachedEvaluation {
     pub evaluator: Evaluator,
@@ -49,6 +60,8 @@ pub(crate) struct CachedEvaluation {
     /// Number of the decision in which it was last used.
     pub used: u64,
     keys: Box<[KeyId]>,
+    /// Its row results, in [`EvaluationCache::row_results`].
+    row_results: usize,
     /// When the first of the keys was prepared.
     prepared_at: u64,
 }
@@ -82,6 +95,8 @@ pub(crate) struct EvaluationCache {
     prepared: Map<KeyId, PreparedKey>,
     combinations: Map<Box<[KeyId]>, CombinationId>,
     cached: Map<CombinationId, CachedEvaluation>,
+    row_results: Slab<SharedRowResults>,
+    row_results_ids: Map<Box<[KeyId]>, usize>,
     last_id: u64,
 }
 
@@ -104,6 +119,16 @@ impl EvaluationCache {
 
     pub fn get_mut(&mut self, id: CombinationId) -> Option<&mut CachedEvaluation> {
         self.cached.get_mut(&id)
+    }
+
+    /// The same with its row results.
+    pub fn with_row_results(
+        &mut self,
+        id: CombinationId,
+    ) -> Option<(&mut CachedEvaluation, &mut RowResults)> {
+        let cached = self.cached.get_mut(&id)?;
+        let shared = self.row_results.get_mut(cached.row_results)?;
+        Some((cached, &mut shared.results))
     }
 
     /// Finds or prepares the evaluation of a pod. Returns whether it is new.
@@ -163,9 +188,10 @@ impl EvaluationCache {
         }
         let mut evaluator = Evaluator::new(profile);
         for ((plugin, usage), key) in PluginUsage::of_profile(profile).zip(&keys) {
-            let prepared =
-                self.prepared.get(key).map_or(Prepared::PerNode, |known| known.result.clone());
-            evaluator.add(profile, plugin, usage, prepared);
+            let known = self.prepared.get(key);
+            let result = known.map_or(Prepared::PerNode, |known| known.result.clone());
+            let counters = known.into_iter().flat_map(|known| known.counters.iter().copied());
+            evaluator.add(profile, plugin, usage, result, counters.collect());
         }
         let mut prepared_at = world.next_change_seq();
         for key in &keys {
@@ -178,10 +204,58 @@ impl EvaluationCache {
         let keys: Box<[KeyId]> = keys.into();
         self.combinations.insert(keys.clone(), id);
         let checked_at = world.next_change_seq();
-        let cached =
-            CachedEvaluation { evaluator, index: None, checked_at, used: 0, keys, prepared_at };
+        let row_results = self.acquire_row_results(profile, &evaluator, &keys);
+        let cached = CachedEvaluation {
+            evaluator,
+            index: None,
+            checked_at,
+            used: 0,
+            keys,
+            row_results,
+            prepared_at,
+        };
         self.cached.insert(id, cached);
         Ok((id, true))
+    }
+
+    /// The row results of a combination, shared with those that have the same keys of the plugins with such results.
+    fn acquire_row_results(
+        &mut self,
+        profile: &Profile,
+        evaluator: &Evaluator,
+        keys: &[KeyId],
+    ) -> usize {
+        let reads_pods = |plugin: usize| {
+            let mut filters = evaluator.row_filters(RowDependency::Pods);
+            let mut scores = evaluator.row_scores(RowDependency::Pods);
+            filters.any(|part| part.plugin == plugin) || scores.any(|part| part.plugin == plugin)
+        };
+        let of_plugins = PluginUsage::of_profile(profile).zip(keys);
+        let keys: Box<[KeyId]> = of_plugins
+            .filter(|((plugin, _), _)| reads_pods(*plugin))
+            .map(|(_, key)| *key)
+            .collect();
+        let id = match self.row_results_ids.get(&keys) {
+            Some(id) => *id,
+            None => {
+                let results = RowResults::new(evaluator);
+                let shared = SharedRowResults { results, keys: keys.clone(), users: 0 };
+                let id = self.row_results.insert(shared);
+                self.row_results_ids.insert(keys, id);
+                id
+            }
+        };
+        self.row_results[id].users += 1;
+        id
+    }
+
+    fn release_row_results(&mut self, id: usize) {
+        let Some(shared) = self.row_results.get_mut(id) else { return };
+        shared.users -= 1;
+        if shared.users == 0 {
+            let shared = self.row_results.remove(id);
+            self.row_results_ids.remove(&shared.keys);
+        }
     }
 
     /// The id of a pod's key for one plugin. The plugin prepares an evaluator if the key is new or its evaluator is not valid any more.
@@ -237,6 +311,7 @@ impl EvaluationCache {
     /// Drops the evaluation of a combination, and the evaluators that no other one uses.
     pub fn forget(&mut self, id: CombinationId, world: &mut World) {
         let Some(cached) = self.cached.remove(&id) else { return };
+        self.release_row_results(cached.row_results);
         if self.combinations.get(&cached.keys) == Some(&id) {
             self.combinations.remove(&cached.keys);
         }

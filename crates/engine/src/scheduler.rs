@@ -530,7 +530,7 @@ impl Scheduler {
     fn update(&mut self, id: CombinationId, world: &World, may_index: bool) {
         let n_decisions = self.n_decisions;
         let cx = EvaluatorCx { world, states: &self.states };
-        let Some(cached) = self.cache.get_mut(id) else { return };
+        let Some((cached, results)) = self.cache.with_row_results(id) else { return };
         let worth = (world.nodes().n_rows() / ROWS_PER_CHANGE).clamp(8, CHANGES_MAX) as u64;
         let behind = world.next_change_seq() - cached.checked_at;
         cached.used = n_decisions;
@@ -544,10 +544,12 @@ impl Scheduler {
         if cached.index.is_none() && behind > worth / 2 {
             return;
         }
+        results.catch_up(cx);
+        let evaluator = &cached.evaluator;
         let caught_up =
-            cached.index.as_mut().is_some_and(|index| index.catch_up(&cached.evaluator, cx));
+            cached.index.as_mut().is_some_and(|index| index.catch_up(evaluator, results, cx));
         if !caught_up {
-            cached.index = Some(ScoreIndex::new(&cached.evaluator, cx));
+            cached.index = Some(ScoreIndex::new(evaluator, results, cx));
         }
     }
 

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use loadmaster_framework::incremental::{ClassKey, RowDependency, ScoreOutOfRange};
+use loadmaster_framework::topology_counter::TopologyCounterSet;
 use loadmaster_framework::world::WorldChange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
 use loadmaster_stdx::Rng;
 
 use crate::decision::Decision;
 use crate::evaluate::incremental::{ClassTable, Evaluator};
+use crate::evaluate::row_results::{RowResults, weighted_sum};
 use crate::evaluate::score_buckets::ScoreBuckets;
+use crate::guard::ExtensionPoint;
 use crate::row_names::{FeasibleNodes, RowNames};
 
 /// The feasible rows of pods with equal keys, by class and score.
@@ -18,10 +21,12 @@ pub(crate) struct ScoreIndex {
     table: ClassTable,
     /// 1 where the row passes the filters that depend only on the node object.
     node_passes: Vec<u8>,
-    /// The part of the row-local score that depends only on the node object.
+    /// The part of the row-local score that depends only on the node object; empty if it is 0 for every row.
     node_score: Vec<i64>,
-    /// `Err` if a row's score was out of range since the index was built.
-    row_scores: Result<(), ScoreOutOfRange>,
+    /// `Err` if such a score was out of range since the index was built.
+    node_scores: Result<(), ScoreOutOfRange>,
+    /// The same for the scores that depend on pods.
+    pod_scores: Result<(), ScoreOutOfRange>,
     /// Sequence number of the first change that is not applied yet.
     cursor: u64,
     key: ClassKey,
@@ -30,37 +35,53 @@ pub(crate) struct ScoreIndex {
 }
 
 impl ScoreIndex {
-    /// Builds the index from all rows.
-    pub fn new(evaluator: &Evaluator, cx: EvaluatorCx<'_>) -> ScoreIndex {
-        let n_rows = cx.nodes().n_rows();
+    /// Builds the index from all rows. `results` must be up to date.
+    pub fn new(evaluator: &Evaluator, results: &RowResults, cx: EvaluatorCx<'_>) -> ScoreIndex {
         let mut index = ScoreIndex {
             buckets: ScoreBuckets::default(),
             table: ClassTable::default(),
-            node_passes: vec![0; n_rows],
-            node_score: vec![0; n_rows],
-            row_scores: Ok(()),
+            node_passes: Vec::new(),
+            node_score: Vec::new(),
+            node_scores: Ok(()),
+            pod_scores: results.in_range(),
             cursor: cx.world.next_change_seq(),
             key: ClassKey::new(),
             feasible_nodes: None,
         };
-        index.buckets.clear(n_rows);
+        index.grow(evaluator, cx.nodes().n_rows());
         for row in cx.nodes().rows() {
-            index.update_node(evaluator, cx, row);
+            index.update_node(evaluator, results, cx, row);
         }
         index
     }
 
-    /// Applies the changes of the world; returns `false` when the index must be rebuilt.
-    pub fn catch_up(&mut self, evaluator: &Evaluator, cx: EvaluatorCx<'_>) -> bool {
-        let Some(changes) = cx.world.changes_since(self.cursor) else { return false };
-        let n_rows = cx.nodes().n_rows();
+    fn grow(&mut self, evaluator: &Evaluator, n_rows: usize) {
         self.buckets.grow(n_rows);
         self.node_passes.resize(n_rows, 0);
-        self.node_score.resize(n_rows, 0);
+        if evaluator.row_scores(RowDependency::Node).next().is_some() {
+            self.node_score.resize(n_rows, 0);
+        }
+    }
+
+    /// Applies the changes of the world; returns `false` when the index must be rebuilt. `results` must be up to date.
+    pub fn catch_up(
+        &mut self,
+        evaluator: &Evaluator,
+        results: &RowResults,
+        cx: EvaluatorCx<'_>,
+    ) -> bool {
+        let Some(changes) = cx.world.changes_since(self.cursor) else { return false };
+        let n_rows = cx.nodes().n_rows();
+        if self.node_passes.len() < n_rows {
+            self.grow(evaluator, n_rows);
+        }
+        self.pod_scores = results.in_range();
         for change in changes {
-            match change {
-                WorldChange::Pods(row) => self.update_pods(evaluator, cx, *row),
-                WorldChange::Node(row) => self.update_node(evaluator, cx, *row),
+            match *change {
+                WorldChange::Pods(row, counters) => {
+                    self.update_pods(evaluator, results, cx, row, counters);
+                }
+                WorldChange::Node(row) => self.update_node(evaluator, results, cx, row),
                 WorldChange::NodeSet if evaluator.depends_on_node_set() => return false,
                 WorldChange::NodeSet => {}
             }
@@ -118,78 +139,80 @@ impl ScoreIndex {
         evaluator: &Evaluator,
         cx: EvaluatorCx<'_>,
     ) -> Result<(), ScoreOutOfRange> {
-        self.row_scores?;
+        self.node_scores?;
+        self.pod_scores?;
         evaluator.filter_classes(cx, &mut self.table);
         evaluator.score_classes(cx, &mut self.table)
     }
 
-    /// The row-local score; if it is out of range, 0, and the error is stored.
-    fn score_row(
+    /// Updates a row whose node was added, updated or deleted.
+    fn update_node(
         &mut self,
         evaluator: &Evaluator,
+        results: &RowResults,
         cx: EvaluatorCx<'_>,
         row: NodeRow,
-        which: RowDependency,
-    ) -> i64 {
-        evaluator.score_row(cx, row, which).unwrap_or_else(|error| {
-            self.row_scores = Err(error);
-            0
-        })
-    }
-
-    /// Updates a row whose node was added, updated or deleted.
-    fn update_node(&mut self, evaluator: &Evaluator, cx: EvaluatorCx<'_>, row: NodeRow) {
-        let nodes = cx.nodes();
+    ) {
         let at = row.index();
-        let passes =
-            nodes.node(row).is_some() && evaluator.passes_row_filters(cx, row, RowDependency::Node);
+        let mut filters = evaluator.row_filters(RowDependency::Node);
+        let passes = cx.nodes().node(row).is_some()
+            && filters.all(|part| part.enter(ExtensionPoint::Filter).filter_row(cx, row));
         self.node_passes[at] = u8::from(passes);
-        self.node_score[at] =
-            if passes { self.score_row(evaluator, cx, row, RowDependency::Node) } else { 0 };
+        if passes && let Some(score) = self.node_score.get_mut(at) {
+            let sum = weighted_sum(evaluator.row_scores(RowDependency::Node), cx, row);
+            *score = sum.unwrap_or_else(|error| {
+                self.node_scores = Err(error);
+                0
+            });
+        }
         // The row may belong to another node now.
         self.feasible_nodes = None;
         self.remove_row(evaluator, row);
-        if passes {
-            self.update_pods(evaluator, cx, row);
-        }
+        self.update_pods(evaluator, results, cx, row, TopologyCounterSet::ALL);
     }
 
-    /// Updates a row whose pods changed.
-    fn update_pods(&mut self, evaluator: &Evaluator, cx: EvaluatorCx<'_>, row: NodeRow) {
-        if self.node_passes[row.index()] == 0 {
-            return;
-        }
-        if !evaluator.passes_row_filters(cx, row, RowDependency::Pods) {
-            if self.buckets.class_and_score(row).is_some() {
-                self.feasible_nodes = None;
-            }
-            self.remove_row(evaluator, row);
-            return;
-        }
-        let score =
-            self.node_score[row.index()] + self.score_row(evaluator, cx, row, RowDependency::Pods);
+    /// Updates a row whose pods changed, and with them these counters. Most often its class is the same, and its score a little lower.
+    fn update_pods(
+        &mut self,
+        evaluator: &Evaluator,
+        results: &RowResults,
+        cx: EvaluatorCx<'_>,
+        row: NodeRow,
+        counters: TopologyCounterSet,
+    ) {
         let before = self.buckets.class_and_score(row);
-        match before {
-            Some((class, old)) if !evaluator.class_key_depends_on_pods() => {
-                if old != score {
-                    self.buckets.remove(row);
-                    self.buckets.insert(row, class, score);
-                }
+        let Some(pods_score) = results.get(row) else {
+            if before.is_some() {
+                self.feasible_nodes = None;
+                self.remove_row(evaluator, row);
+            }
+            return;
+        };
+        let score = pods_score + self.node_score.get(row.index()).copied().unwrap_or(0);
+        let Some((class, old)) = before else {
+            if self.node_passes[row.index()] != 0 {
+                evaluator.class_key(cx, row, &mut self.key);
+                self.feasible_nodes = None;
+                let class = self.table.insert_row(&self.key);
+                self.buckets.insert(row, class, score);
+            }
+            return;
+        };
+        if evaluator.may_change_class(counters) {
+            let known = self.table.key(class, evaluator.class_key_len());
+            evaluator.update_class_key(cx, row, known, &mut self.key);
+            if *known != *self.key {
+                self.feasible_nodes = None;
+                self.remove_row(evaluator, row);
+                let class = self.table.insert_row(&self.key);
+                self.buckets.insert(row, class, score);
                 return;
             }
-            Some((class, _)) => {
-                let known = self.table.key(class, evaluator.class_key_len());
-                evaluator.update_class_key(cx, row, known, &mut self.key);
-            }
-            None => evaluator.class_key(cx, row, &mut self.key),
         }
-        // Inserting before removing preserves a class whose only row stays in it.
-        let class = self.table.insert_row(&self.key);
-        if before.is_none_or(|(before, _)| before != class) {
-            self.feasible_nodes = None;
+        if old != score {
+            self.buckets.remove(row);
+            self.buckets.insert(row, class, score);
         }
-        self.remove_row(evaluator, row);
-        self.buckets.insert(row, class, score);
     }
 
     fn remove_row(&mut self, evaluator: &Evaluator, row: NodeRow) {

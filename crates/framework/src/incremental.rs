@@ -239,6 +239,9 @@ pub struct ResultDependencies {
     pub score: Option<RowDependency>,
     /// [`PluginEvaluator::class_key`] depends on this; `None` when the key is empty.
     pub class: Option<RowDependency>,
+    /// Of the pods of a row, the class key depends only on sums of counters that were acquired with [`PrepareCx::topology_counter`], in
+    /// domains that the row is in. It is then not computed again when a pod that adds to none of them is placed there.
+    pub class_reads_counters_only: bool,
     /// Row-local results depend on the set of nodes or on their images.
     pub node_set: bool,
     /// [`PluginEvaluator::accepts_pod`] may reject.

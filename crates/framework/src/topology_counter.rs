@@ -88,6 +88,41 @@ pub struct TopologyCounterId {
     serial: u32,
 }
 
+/// A set of counters. It may seem to contain more than were added, so it answers only which counters are surely not in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TopologyCounterSet(u64);
+
+impl TopologyCounterSet {
+    /// The set without counters.
+    pub const EMPTY: TopologyCounterSet = TopologyCounterSet(0);
+    /// All counters.
+    pub const ALL: TopologyCounterSet = TopologyCounterSet(u64::MAX);
+
+    /// Adds a counter.
+    pub fn insert(&mut self, id: TopologyCounterId) {
+        self.0 |= 1 << (id.slot % u64::BITS);
+    }
+
+    /// Adds the counters of another set.
+    pub fn extend(&mut self, other: TopologyCounterSet) {
+        self.0 |= other.0;
+    }
+
+    /// `false` if no counter is in both sets.
+    #[inline]
+    pub fn may_intersect(self, other: TopologyCounterSet) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl FromIterator<TopologyCounterId> for TopologyCounterSet {
+    fn from_iter<I: IntoIterator<Item = TopologyCounterId>>(ids: I) -> Self {
+        let mut set = TopologyCounterSet::EMPTY;
+        ids.into_iter().for_each(|id| set.insert(id));
+        set
+    }
+}
+
 /// The sums of one counter for one topology key.
 #[derive(Clone, Debug)]
 pub struct TopologyDomains {
@@ -235,7 +270,10 @@ impl TopologyCounter {
 
 /// What a pod contributes, by counter and topology key; only counters to which it contributes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CounterDeltas(Vec<(TopologyCounterId, KeyDeltas)>);
+pub(crate) struct CounterDeltas {
+    deltas: Vec<(TopologyCounterId, KeyDeltas)>,
+    counters: TopologyCounterSet,
+}
 
 type KeyDeltas = SmallVec<[(LabelKeyId, i64); 1]>;
 
@@ -410,7 +448,7 @@ impl TopologyCounters {
         row: NodeRow,
         times: i64,
     ) {
-        for (id, deltas) in &deltas.0 {
+        for (id, deltas) in &deltas.deltas {
             let Some(counter) = self.get_mut(*id) else { continue };
             counter.apply(deltas, labels, row, times);
         }
@@ -515,21 +553,28 @@ impl CounterDeltas {
             .collect();
         let keys = known.iter().map(|(key, _)| *key).collect();
         if !known.is_empty() {
-            self.0.push((id, known));
+            self.deltas.push((id, known));
+            self.counters.insert(id);
         }
         keys
     }
 
     pub(crate) fn forget(&mut self, dropped: &[TopologyCounterId]) {
-        self.0.retain(|(id, _)| !dropped.contains(id));
+        self.deltas.retain(|(id, _)| !dropped.contains(id));
+        self.counters = self.deltas.iter().map(|(id, _)| *id).collect();
+    }
+
+    /// The counters to which a pod contributes.
+    pub(crate) fn counters(&self) -> TopologyCounterSet {
+        self.counters
     }
 
     /// What a pod contributes to one counter.
     pub(crate) fn get(&self, id: TopologyCounterId) -> Option<&[(LabelKeyId, i64)]> {
-        self.0.iter().find(|(known, _)| *known == id).map(|(_, deltas)| &deltas[..])
+        self.deltas.iter().find(|(known, _)| *known == id).map(|(_, deltas)| &deltas[..])
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.deltas.is_empty()
     }
 }

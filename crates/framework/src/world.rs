@@ -32,7 +32,7 @@ use crate::pod_sums::{AllPodSums, NamespaceSums, NamespaceTotal, PodSum, PodSums
 use crate::template::{PodTemplate, TemplateError, TemplateKey};
 use crate::time::Now;
 use crate::topology_counter::{
-    TopologyCounter, TopologyCounterId, TopologyCounterSpec, TopologyCounters,
+    TopologyCounter, TopologyCounterId, TopologyCounterSet, TopologyCounterSpec, TopologyCounters,
 };
 use crate::waiting_pods::WaitingPods;
 use crate::watched_objects::ObjectStore;
@@ -46,8 +46,9 @@ use templates::Templates;
 /// One entry of the world's change log, from which cached evaluations are updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorldChange {
-    /// Pods were added to or removed from a row, or nominated to its node, or no longer nominated to it.
-    Pods(NodeRow),
+    /// Pods were added to or removed from a row, or nominated to its node, or no longer nominated to it. Only these counters have other
+    /// sums than before.
+    Pods(NodeRow, TopologyCounterSet),
     /// The node in a row was added, updated or deleted.
     Node(NodeRow),
     /// The number of nodes, or their images, changed.
@@ -276,10 +277,10 @@ impl World {
     }
 
     fn place_pod(&mut self, row: NodeRow, pod: Arc<PodInfo>) {
-        self.count_pod(row, &pod, 1);
+        let counters = self.count_pod(row, &pod, 1);
         self.undo.pod_added(row, self.nodes.scalars().len());
         self.nodes.add_pod(row, pod);
-        self.log_change(WorldChange::Pods(row));
+        self.log_change(WorldChange::Pods(row, counters));
     }
 
     /// Removes a pod from its node; returns it.
@@ -290,9 +291,9 @@ impl World {
         };
         let removed = self.nodes.remove_pod(row, |pod| &*pod.uid == uid)?;
         let pod = removed.pod.clone();
-        self.count_pod(row, &pod, -1);
+        let counters = self.count_pod(row, &pod, -1);
         self.undo.pod_removed(row, key, removed);
-        self.log_change(WorldChange::Pods(row));
+        self.log_change(WorldChange::Pods(row, counters));
         Some(pod)
     }
 
@@ -524,10 +525,11 @@ impl World {
         }
     }
 
-    fn count_pod(&mut self, row: NodeRow, pod: &Arc<PodInfo>, sign: i64) {
+    /// Adds (`sign` 1) or removes (`sign` -1) a pod in all sums but those of its node. Returns the counters whose sums changed.
+    fn count_pod(&mut self, row: NodeRow, pod: &Arc<PodInfo>, sign: i64) -> TopologyCounterSet {
         self.pod_sums.count(pod, sign);
         if self.undo.is_dry_run() {
-            return;
+            return TopologyCounterSet::EMPTY;
         }
         match sign {
             1 => self.pod_indexes.add_assigned(pod),
@@ -542,7 +544,7 @@ impl World {
         }
         let class = self.class_of(&pod.template);
         let (contributions, mut sums) = self.contributions_and_sums();
-        contributions.count_pod(class, row, pod.terminating, sign, &mut sums);
+        contributions.count_pod(class, row, pod.terminating, sign, &mut sums)
     }
 
     fn class_of(&mut self, template: &PodTemplate) -> ContributionClassId {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use loadmaster_framework::incremental::{
     ClassKey, NodeClasses, ResultDependencies, RowDependency, ScoreOutOfRange, check_score_range,
 };
+use loadmaster_framework::topology_counter::TopologyCounterSet;
 use loadmaster_framework::{
     EvaluatorCx, NodeRow, PluginEvaluator, PodInfo, PrepareResult, Rejection,
 };
@@ -39,14 +40,15 @@ impl From<PrepareResult> for Prepared {
 }
 
 /// The evaluator of one plugin, and what the profile uses of it.
+#[derive(Clone)]
 pub(crate) struct EvaluatorPart {
     /// Index in the profile.
-    plugin: usize,
+    pub plugin: usize,
     evaluator: Arc<dyn PluginEvaluator>,
     dependencies: ResultDependencies,
     filters: bool,
     /// 0 when the plugin does not score in this profile.
-    weight: i64,
+    pub weight: i64,
     /// Where its part of a class key begins.
     offset: usize,
     key_len: usize,
@@ -55,7 +57,7 @@ pub(crate) struct EvaluatorPart {
 impl EvaluatorPart {
     /// The plugin's evaluator; marks the plugin as the current one at this extension point.
     #[inline]
-    fn enter(&self, site: ExtensionPoint) -> &dyn PluginEvaluator {
+    pub fn enter(&self, site: ExtensionPoint) -> &dyn PluginEvaluator {
         guard::set_current_plugin(self.plugin, site);
         &*self.evaluator
     }
@@ -66,6 +68,8 @@ pub(crate) struct Evaluator {
     parts: Vec<EvaluatorPart>,
     /// Length of a class key.
     stride: usize,
+    /// Class keys depend on the pods of a row that add to these counters.
+    class_counters: TopologyCounterSet,
     /// Plugins (by index in the profile) without an incremental form for these pods.
     pub per_node_plugins: Vec<usize>,
     /// Set when a plugin rejects these pods on all nodes.
@@ -149,14 +153,22 @@ impl Evaluator {
         Evaluator {
             parts: Vec::new(),
             stride: 0,
+            class_counters: TopologyCounterSet::EMPTY,
             per_node_plugins: Vec::new(),
             rejected: None,
             base: i64::from(profile.score.is_empty()),
         }
     }
 
-    /// Adds what a plugin prepared; plugins are added in the order of the profile.
-    pub fn add(&mut self, profile: &Profile, plugin: usize, used: PluginUsage, prepared: Prepared) {
+    /// Adds what a plugin prepared, with the counters that it acquired for that; plugins are added in the order of the profile.
+    pub fn add(
+        &mut self,
+        profile: &Profile,
+        plugin: usize,
+        used: PluginUsage,
+        prepared: Prepared,
+        counters: TopologyCounterSet,
+    ) {
         match prepared {
             Prepared::Skip => {}
             Prepared::PerNode => self.per_node_plugins.push(plugin),
@@ -165,16 +177,30 @@ impl Evaluator {
                 self.set_rejected(PluginRejection { plugin: Some(name), rejection });
             }
             Prepared::Rejected(_) => {}
-            Prepared::Evaluator(evaluator) => self.add_part(plugin, evaluator, used),
+            Prepared::Evaluator(evaluator) => self.add_part(plugin, evaluator, used, counters),
         }
     }
 
-    fn add_part(&mut self, plugin: usize, evaluator: Arc<dyn PluginEvaluator>, used: PluginUsage) {
+    fn add_part(
+        &mut self,
+        plugin: usize,
+        evaluator: Arc<dyn PluginEvaluator>,
+        used: PluginUsage,
+        counters: TopologyCounterSet,
+    ) {
         guard::set_current_plugin(plugin, ExtensionPoint::Prepare);
         let dependencies = evaluator.dependencies();
         let key_len = if dependencies.class.is_some() { evaluator.class_key_len() } else { 0 };
         let offset = self.stride;
         self.stride += key_len;
+        if dependencies.class == Some(RowDependency::Pods) {
+            let reads_others = !dependencies.class_reads_counters_only;
+            self.class_counters.extend(if reads_others {
+                TopologyCounterSet::ALL
+            } else {
+                counters
+            });
+        }
         let PluginUsage { filters, weight, .. } = used;
         self.parts.push(EvaluatorPart {
             plugin,
@@ -255,42 +281,24 @@ impl Evaluator {
         Ok(())
     }
 
-    /// Whether a row passes the row-local filters with this dependency.
-    pub fn passes_row_filters(
-        &self,
-        cx: EvaluatorCx<'_>,
-        row: NodeRow,
-        which: RowDependency,
-    ) -> bool {
-        let mut parts = self
-            .parts
-            .iter()
-            .filter(|part| part.filters && part.dependencies.filter == Some(which));
-        parts.all(|part| part.enter(ExtensionPoint::Filter).filter_row(cx, row))
+    /// The plugins whose row-local filter has this dependency.
+    pub fn row_filters(&self, which: RowDependency) -> impl Iterator<Item = &EvaluatorPart> {
+        let parts = self.parts.iter();
+        parts.filter(move |part| part.filters && part.dependencies.filter == Some(which))
     }
 
-    /// The weighted sum of the row-local scores with this dependency.
-    pub fn score_row(
-        &self,
-        cx: EvaluatorCx<'_>,
-        row: NodeRow,
-        which: RowDependency,
-    ) -> Result<i64, ScoreOutOfRange> {
-        let parts = self
-            .parts
-            .iter()
-            .filter(|part| part.weight != 0 && part.dependencies.score == Some(which));
-        parts
-            .map(|part| {
-                Ok(part.weight
-                    * check_score_range(part.enter(ExtensionPoint::Score).score_row(cx, row))?)
-            })
-            .sum()
+    /// The plugins whose row-local score has this dependency.
+    pub fn row_scores(&self, which: RowDependency) -> impl Iterator<Item = &EvaluatorPart> {
+        let parts = self.parts.iter();
+        parts.filter(move |part| part.weight != 0 && part.dependencies.score == Some(which))
     }
 
-    /// Whether class keys depend on the pods of a row.
-    pub fn class_key_depends_on_pods(&self) -> bool {
-        self.parts.iter().any(|part| part.dependencies.class == Some(RowDependency::Pods))
+    /// Whether the class key of a row may be another one after a change of its pods that changed these counters. A key that depends on
+    /// more than counters may be another one after every change.
+    #[inline]
+    pub fn may_change_class(&self, counters: TopologyCounterSet) -> bool {
+        self.class_counters == TopologyCounterSet::ALL
+            || self.class_counters.may_intersect(counters)
     }
 
     /// Computes the class key of a row.

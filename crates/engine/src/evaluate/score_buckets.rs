@@ -1,30 +1,43 @@
 //! Feasible rows in buckets by class and row-local score. Updates and random selection among the best rows take time independent
 //! of the number of nodes.
 
-use std::collections::BTreeMap;
-
 use loadmaster_framework::NodeRow;
 use loadmaster_stdx::Rng;
 
 use super::incremental::ClassTable;
 
-/// The bucket of a row, and its position there.
+/// Where a row is: 8 bytes, because a decision reads this of every changed row, and it is in no cache.
 #[derive(Clone, Copy)]
 struct BucketPosition {
-    class: u32,
+    bucket: u32,
     /// Position in its bucket.
     at: u32,
-    score: i64,
 }
 
-const NO_CLASS: u32 = u32::MAX;
+impl BucketPosition {
+    const NONE: BucketPosition = BucketPosition { bucket: u32::MAX, at: 0 };
+
+    fn is_none(self) -> bool {
+        self.bucket == u32::MAX
+    }
+}
+
+/// The rows of one class with one score.
+struct Bucket {
+    class: u32,
+    score: i64,
+    rows: Vec<NodeRow>,
+}
 
 /// Rows by class and score.
 #[derive(Default)]
 pub(crate) struct ScoreBuckets {
     of_row: Vec<BucketPosition>,
-    /// By class: rows by score; buckets are never empty.
-    classes: Vec<BTreeMap<i64, Vec<NodeRow>>>,
+    buckets: Vec<Bucket>,
+    /// Empty buckets; they keep their memory.
+    free: Vec<u32>,
+    /// By class: its buckets with rows, by ascending score.
+    classes: Vec<Vec<(i64, u32)>>,
 }
 
 /// The highest total, and the number of rows that have it.
@@ -36,53 +49,67 @@ pub(crate) struct BestScore {
 }
 
 impl ScoreBuckets {
-    /// Removes all rows.
-    pub fn clear(&mut self, n_rows: usize) {
-        self.classes.clear();
-        self.of_row.clear();
-        self.grow(n_rows);
-    }
-
     /// Grows the tables to `n_rows` rows.
     pub fn grow(&mut self, n_rows: usize) {
         if self.of_row.len() < n_rows {
-            self.of_row.resize(n_rows, BucketPosition { class: NO_CLASS, at: 0, score: 0 });
+            self.of_row.resize(n_rows, BucketPosition::NONE);
         }
     }
 
     /// The class and row-local score of a row, if it is in a bucket.
     pub fn class_and_score(&self, row: NodeRow) -> Option<(u32, i64)> {
         let position = self.of_row[row.index()];
-        (position.class != NO_CLASS).then_some((position.class, position.score))
+        let bucket = self.buckets.get(position.bucket as usize)?;
+        Some((bucket.class, bucket.score))
     }
 
     /// Adds a row that is in no bucket.
     pub fn insert(&mut self, row: NodeRow, class: u32, score: i64) {
-        if self.classes.len() <= class as usize {
-            self.classes.resize_with(class as usize + 1, BTreeMap::new);
-        }
-        let bucket = self.classes[class as usize].entry(score).or_default();
-        self.of_row[row.index()] = BucketPosition { class, at: bucket.len() as u32, score };
-        bucket.push(row);
+        let bucket = self.bucket_of(class, score);
+        let rows = &mut self.buckets[bucket as usize].rows;
+        self.of_row[row.index()] = BucketPosition { bucket, at: rows.len() as u32 };
+        rows.push(row);
     }
 
     /// Removes a row.
     pub fn remove(&mut self, row: NodeRow) {
-        let position = std::mem::replace(
-            &mut self.of_row[row.index()],
-            BucketPosition { class: NO_CLASS, at: 0, score: 0 },
-        );
-        if position.class == NO_CLASS {
+        let position = std::mem::replace(&mut self.of_row[row.index()], BucketPosition::NONE);
+        if position.is_none() {
             return;
         }
-        let class = &mut self.classes[position.class as usize];
-        let Some(bucket) = class.get_mut(&position.score) else { return };
-        bucket.swap_remove(position.at as usize);
-        if let Some(moved) = bucket.get(position.at as usize) {
+        let bucket = &mut self.buckets[position.bucket as usize];
+        bucket.rows.swap_remove(position.at as usize);
+        if let Some(moved) = bucket.rows.get(position.at as usize) {
             self.of_row[moved.index()].at = position.at;
         }
-        if bucket.is_empty() {
-            class.remove(&position.score);
+        if bucket.rows.is_empty() {
+            let class = &mut self.classes[bucket.class as usize];
+            if let Ok(at) = class.binary_search_by_key(&bucket.score, |(score, _)| *score) {
+                class.remove(at);
+            }
+            self.free.push(position.bucket);
+        }
+    }
+
+    /// The bucket for this class and score, which gets its first row now if it is new.
+    fn bucket_of(&mut self, class: u32, score: i64) -> u32 {
+        if self.classes.len() <= class as usize {
+            self.classes.resize_with(class as usize + 1, Vec::new);
+        }
+        let known = &mut self.classes[class as usize];
+        match known.binary_search_by_key(&score, |(score, _)| *score) {
+            Ok(at) => known[at].1,
+            Err(at) => {
+                let bucket = self.free.pop().unwrap_or_else(|| {
+                    self.buckets.push(Bucket { class, score, rows: Vec::new() });
+                    self.buckets.len() as u32 - 1
+                });
+                let Bucket { class: old_class, score: old_score, .. } =
+                    &mut self.buckets[bucket as usize];
+                (*old_class, *old_score) = (class, score);
+                known.insert(at, (score, bucket));
+                bucket
+            }
         }
     }
 
@@ -125,12 +152,11 @@ impl ScoreBuckets {
         &'a self,
         table: &'a ClassTable,
     ) -> impl Iterator<Item = (NodeRow, i64)> + 'a {
-        let rows = self.of_row.iter().enumerate();
-        rows.filter(|(_, position)| is_feasible(table, position.class as usize)).map(
-            |(at, position)| {
-                (NodeRow(at as u32), position.score + table.offsets[position.class as usize])
-            },
-        )
+        let rows = (0..self.of_row.len()).map(|at| NodeRow(at as u32));
+        let placed = rows.filter_map(|row| Some((row, self.class_and_score(row)?)));
+        placed
+            .filter(|(_, (class, _))| is_feasible(table, *class as usize))
+            .map(|(row, (class, score))| (row, score + table.offsets[class as usize]))
     }
 
     fn top_buckets<'a>(
@@ -140,8 +166,8 @@ impl ScoreBuckets {
         let classes =
             self.classes.iter().enumerate().filter(|(class, _)| is_feasible(table, *class));
         classes.filter_map(|(class, buckets)| {
-            let (score, rows) = buckets.last_key_value()?;
-            Some((*score, table.offsets[class], rows))
+            let (score, bucket) = buckets.last()?;
+            Some((*score, table.offsets[class], &self.buckets[*bucket as usize].rows))
         })
     }
 }
@@ -159,7 +185,7 @@ mod tests {
     fn every_best_row_is_picked_equally_often() {
         let mut table = ClassTable::default();
         let mut buckets = ScoreBuckets::default();
-        buckets.clear(50);
+        buckets.grow(50);
         for row in 0..50u32 {
             let class = table.insert_row(&ClassKey::from_slice(&[i64::from(row % 3)]));
             buckets.insert(NodeRow(row), class, if row < 10 { 3 } else { 7 });
@@ -177,11 +203,50 @@ mod tests {
         assert!(hits[10..].iter().all(|n| (850..1150).contains(n)), "{hits:?}");
     }
 
+    /// Random moves against a plain list of classes and scores: emptied buckets are used again for other classes and scores.
+    #[test]
+    fn equal_to_a_list() {
+        let mut rng = Rng::new(5);
+        let mut table = ClassTable::default();
+        for class in 0..4 {
+            table.insert_row(&ClassKey::from_slice(&[class]));
+        }
+        table.feasible = vec![true, true, false, true];
+        table.offsets = vec![0, 2, 9, 1];
+        let mut buckets = ScoreBuckets::default();
+        buckets.grow(12);
+        let mut list: [Option<(u32, i64)>; 12] = [None; 12];
+        for _ in 0..5_000 {
+            let at = rng.below(12) as usize;
+            let row = NodeRow(at as u32);
+            if list[at].take().is_some() {
+                buckets.remove(row);
+            }
+            if rng.below(4) > 0 {
+                let (class, score) = (rng.below(4) as u32, rng.below(5) as i64 - 1);
+                list[at] = Some((class, score));
+                buckets.insert(row, class, score);
+            }
+            for (at, known) in list.iter().enumerate() {
+                assert_eq!(buckets.class_and_score(NodeRow(at as u32)), *known);
+            }
+            let feasible =
+                list.iter().flatten().filter(|(class, _)| table.feasible[*class as usize]);
+            let totals = feasible.map(|(class, score)| score + table.offsets[*class as usize]);
+            let best = totals.clone().max().map(|total| BestScore {
+                total,
+                n_ties: totals.filter(|other| *other == total).count() as u64,
+            });
+            assert_eq!(buckets.best(&table), best);
+        }
+        assert!(buckets.buckets.len() <= 4 * 5, "{}", buckets.buckets.len());
+    }
+
     #[test]
     fn rows_are_moved_and_removed() {
         let mut table = ClassTable::default();
         let mut buckets = ScoreBuckets::default();
-        buckets.clear(3);
+        buckets.grow(3);
         let class = table.insert_row(&ClassKey::new());
         for row in 0..3 {
             buckets.insert(NodeRow(row), class, 5);

@@ -15,6 +15,7 @@ use crate::incremental::{
 };
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
+use crate::topology_counter::TopologyCounterSet;
 use crate::world::WorldChange;
 
 /// Number of pods that are evaluated during a history.
@@ -149,11 +150,18 @@ impl CachedEvaluation {
     fn apply_change(&mut self, cx: EvaluatorCx<'_>, change: WorldChange) {
         self.rows.resize(cx.nodes().n_rows(), None);
         let PrepareResult::Evaluator(evaluator) = &self.prepared.result else { return };
-        let ResultDependencies { filter, score, class, node_set, pod: _ } =
-            evaluator.dependencies();
+        let ResultDependencies {
+            filter,
+            score,
+            class,
+            class_reads_counters_only: only_counters,
+            node_set,
+            pod: _,
+        } = evaluator.dependencies();
+        let own_counters: TopologyCounterSet = self.prepared.counters.iter().copied().collect();
         match change {
             WorldChange::Node(row) => self.rows[row.index()] = read(cx, &**evaluator, row),
-            WorldChange::Pods(row) => {
+            WorldChange::Pods(row, counters) => {
                 let fresh = read(cx, &**evaluator, row);
                 let depends_on_pods =
                     |part: Option<RowDependency>| part == Some(RowDependency::Pods);
@@ -163,7 +171,8 @@ impl CachedEvaluation {
                         if depends_on_pods(score) {
                             cached.local = fresh.local;
                         }
-                        if depends_on_pods(class) {
+                        let may_change = !only_counters || counters.may_intersect(own_counters);
+                        if depends_on_pods(class) && may_change {
                             cached.key = fresh.key;
                         }
                     }

@@ -15,7 +15,8 @@ use crate::cluster_objects::ClusterObjects;
 use crate::node_table::{NodeRow, NodeTable};
 use crate::template::PodTemplate;
 use crate::topology_counter::{
-    AssignedPod, CounterDeltas, TopologyCounterId, TopologyCounterSpec, TopologyCounters,
+    AssignedPod, CounterDeltas, TopologyCounterId, TopologyCounterSet, TopologyCounterSpec,
+    TopologyCounters,
 };
 
 /// The id of a contribution class; reused.
@@ -102,7 +103,7 @@ impl Contributions {
         self.free.push(id.0);
     }
 
-    /// Adds a pod of a class to a row (`sign` 1), or removes it (`sign` -1).
+    /// Adds a pod of a class to a row (`sign` 1), or removes it (`sign` -1). Returns the counters whose sums changed.
     pub fn count_pod(
         &mut self,
         id: ContributionClassId,
@@ -110,8 +111,8 @@ impl Contributions {
         terminating: bool,
         sign: i64,
         sums: &mut Sums<'_>,
-    ) {
-        let Some(class) = self.get_mut(id) else { return };
+    ) -> TopologyCounterSet {
+        let Some(class) = self.get_mut(id) else { return TopologyCounterSet::EMPTY };
         let kind = usize::from(terminating);
         let here = class.rows.entry(row).or_default();
         here[kind] = here[kind].saturating_add_signed(sign as i32);
@@ -122,6 +123,7 @@ impl Contributions {
         if !deltas.is_empty() {
             sums.counters.apply(deltas, sums.nodes.labels(), row, sign);
         }
+        deltas.counters()
     }
 
     /// The same for the counters only, because the domains of the row change.

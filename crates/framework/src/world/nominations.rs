@@ -6,6 +6,7 @@ use loadmaster_api::Str;
 
 use super::{World, WorldChange};
 use crate::pod_info::PodInfo;
+use crate::topology_counter::TopologyCounterSet;
 
 impl World {
     /// Pods that are nominated to a node (upstream's `NominatedPodsForNode`).
@@ -56,7 +57,7 @@ impl World {
     /// Evaluators may read the pods that are nominated to a node.
     pub(super) fn log_nomination(&mut self, node: &str) {
         if let Some(row) = self.nodes.row(node) {
-            self.log_change(WorldChange::Pods(row));
+            self.log_change(WorldChange::Pods(row, TopologyCounterSet::EMPTY));
         }
     }
 

@@ -9,6 +9,7 @@ use super::{World, WorldChange};
 use crate::api_calls::ObjectRef;
 use crate::cluster_objects::ClusterObjects;
 use crate::node_table::NodeRow;
+use crate::topology_counter::TopologyCounterSet;
 use crate::watched_objects::{Invalidated, ObjectStore, ObjectUpdate, ObjectWatch};
 
 impl World {
@@ -34,7 +35,7 @@ impl World {
         self.invalidate_keys(name);
         let (contributions, mut sums) = self.contributions_and_sums();
         for row in contributions.recount_namespace(name, &mut sums) {
-            self.log_change(WorldChange::Pods(row));
+            self.log_change(WorldChange::Pods(row, TopologyCounterSet::ALL));
         }
     }
 

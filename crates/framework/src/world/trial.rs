@@ -279,16 +279,16 @@ impl World {
                 if !self.undo.is_dry_run() {
                     self.assigned.remove(&pod.uid);
                 }
-                self.count_pod(row, &pod, -1);
-                self.log_change(WorldChange::Pods(row));
+                let counters = self.count_pod(row, &pod, -1);
+                self.log_change(WorldChange::Pods(row, counters));
             }
             Step::Removed { row, uid, removed } => {
                 if let Some(uid) = uid {
                     self.assigned.insert(uid, row);
                 }
-                self.count_pod(row, &removed.pod, 1);
+                let counters = self.count_pod(row, &removed.pod, 1);
                 self.nodes.undo_remove_pod(row, removed);
-                self.log_change(WorldChange::Pods(row));
+                self.log_change(WorldChange::Pods(row, counters));
             }
             Step::Nominated { node, version } => {
                 self.nominations_version = version;

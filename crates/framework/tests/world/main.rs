@@ -10,8 +10,11 @@ use loadmaster_api::{Node, Pod, Str};
 use loadmaster_framework::affinity_terms::TermRole;
 use loadmaster_framework::api_calls::ObjectRef;
 use loadmaster_framework::pod_sums::{PodSum, PodSumsDef};
-use loadmaster_framework::topology_counter::{AssignedPod, TopologyCounterSpec, TopologyDeltas};
+use loadmaster_framework::topology_counter::{
+    AssignedPod, TopologyCounterId, TopologyCounterSpec, TopologyDeltas,
+};
 use loadmaster_framework::watched_objects::ObjectWatch;
+use loadmaster_framework::world::WorldChange;
 use loadmaster_framework::{ExtensionPoints, Gvr, PodInfo, PodSums, WatchRequirement, World};
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
@@ -255,4 +258,30 @@ fn objects_that_only_keys_read_invalidate_no_evaluator() {
     assert_eq!(update("claims", "b"), [false, true]);
     assert_eq!(update("volumes", ""), [true, true]);
     assert_eq!(update("pods", "a"), [false, false], "not watched");
+}
+
+#[test]
+fn a_change_of_pods_names_the_counters_that_they_add_to() {
+    let mut world = World::default();
+    let row = world.upsert_node(Arc::new(node(&mut Rng::new(1), "n")));
+    let p = world.acquire_topology_counter(pods_of_app("p"));
+    let q = world.acquire_topology_counter(pods_of_app("q"));
+    let mut check = |app: &str, deleted: Value, counters: &[TopologyCounterId]| {
+        let metadata = json!({"name": "x", "namespace": "default", "labels": {"app": app}, "deletionTimestamp": deleted});
+        let pod: Pod = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+        let pod = Arc::new(world.parse_pod(&pod).unwrap());
+        let then = world.next_change_seq();
+        world.add_pod(row, pod.clone());
+        world.remove_pod(&pod.uid);
+        let counters = counters.iter().copied().collect();
+        assert_eq!(
+            world.changes_since(then),
+            Some(&[WorldChange::Pods(row, counters); 2][..]),
+            "{app}"
+        );
+    };
+    check("p", json!(null), &[p]);
+    check("q", json!(null), &[q]);
+    check("other", json!(null), &[]);
+    check("p", json!("2026-01-01T00:00:00Z"), &[]);
 }

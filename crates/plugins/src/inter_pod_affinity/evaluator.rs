@@ -251,6 +251,7 @@ impl PluginEvaluator for InterPodAffinityEvaluator {
         ResultDependencies {
             filter: (!self.affinity.is_empty()).then_some(RowDependency::Node),
             class: (self.class_key_len() > 0).then_some(part),
+            class_reads_counters_only: true,
             ..ResultDependencies::default()
         }
     }

@@ -200,6 +200,11 @@ impl SoftConstraint {
         !matches!(self.source, CountSource::Shared(_))
     }
 
+    /// Whether pods are counted here, and not by a counter.
+    fn counts_pods_itself(&self) -> bool {
+        matches!(self.source, CountSource::SharedHostname(_))
+    }
+
     /// The number of domains of the scored nodes; those without the label form one more domain. For
     /// host names, the number of scored nodes.
     fn n_domains(&self, world: &World, scored: &ScoredClasses<'_>, key_element: usize) -> usize {
@@ -280,6 +285,7 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
         ResultDependencies {
             filter: (!self.hard.is_empty()).then_some(RowDependency::Node),
             class: has_key.then_some(part),
+            class_reads_counters_only: !self.soft.iter().any(SoftConstraint::counts_pods_itself),
             ..ResultDependencies::default()
         }
     }

@@ -1,0 +1,141 @@
+//! The row-local results that depend on the pods of a node, computed once for all combinations of keys that have them in common.
+//!
+//! Pods of many controllers request the same resources and differ in their affinity or their spread constraints. Each has a score index of
+//! its own, but a placement changes what a row has left only once.
+
+use loadmaster_framework::incremental::{RowDependency, ScoreOutOfRange, check_score_range};
+use loadmaster_framework::world::WorldChange;
+use loadmaster_framework::{EvaluatorCx, NodeRow};
+
+use super::incremental::{Evaluator, EvaluatorPart};
+use crate::guard::ExtensionPoint;
+
+/// All rows are computed at once if there is more than one change per this many rows: the vector loops are about as many times faster
+/// per row.
+const ROWS_PER_CHANGE: usize = 8;
+
+/// Stored for a row that a filter rejects, or that holds no node.
+const REJECTED: i64 = i64::MIN;
+
+/// Results of the filters and scores that depend on a row's pods ([`RowDependency::Pods`]).
+pub(crate) struct RowResults {
+    filters: Vec<EvaluatorPart>,
+    scores: Vec<EvaluatorPart>,
+    /// Whether a result depends on the set of nodes.
+    node_set: bool,
+    /// By row: the weighted sum of the scores, or [`REJECTED`].
+    of_row: Vec<i64>,
+    /// `Err` if a row's score was out of range since all rows were computed; the row's sum is then 0.
+    in_range: Result<(), ScoreOutOfRange>,
+    /// Sequence number of the first change that is not applied yet; `None` until the rows are computed.
+    cursor: Option<u64>,
+}
+
+impl RowResults {
+    /// The results of those plugins of an evaluator that have such results. No row is computed yet.
+    pub fn new(evaluator: &Evaluator) -> RowResults {
+        let filters = evaluator.row_filters(RowDependency::Pods).cloned().collect();
+        let scores = evaluator.row_scores(RowDependency::Pods).cloned().collect();
+        let node_set = evaluator.depends_on_node_set();
+        RowResults { filters, scores, node_set, of_row: Vec::new(), in_range: Ok(()), cursor: None }
+    }
+
+    /// The weighted sum of the scores of a row; `None` if a filter rejects it.
+    #[inline]
+    pub fn get(&self, row: NodeRow) -> Option<i64> {
+        let sum = self.of_row[row.index()];
+        (sum != REJECTED).then_some(sum)
+    }
+
+    /// `Err` if a score is out of range: the sums are then meaningless.
+    pub fn in_range(&self) -> Result<(), ScoreOutOfRange> {
+        self.in_range
+    }
+
+    /// Brings the results up to date.
+    pub fn catch_up(&mut self, cx: EvaluatorCx<'_>) {
+        let next = cx.world.next_change_seq();
+        if self.cursor == Some(next) {
+            return;
+        }
+        if !self.apply_changes(cx) {
+            self.compute_all(cx);
+        }
+        self.cursor = Some(next);
+    }
+
+    /// Computes the rows that changed; returns `false` when all rows must be computed, or that is faster.
+    fn apply_changes(&mut self, cx: EvaluatorCx<'_>) -> bool {
+        let changes = self.cursor.and_then(|cursor| cx.world.changes_since(cursor));
+        let Some(changes) = changes.filter(|_| self.in_range.is_ok()) else { return false };
+        let n_rows = cx.nodes().n_rows();
+        let has_new_nodes = || changes.iter().any(|change| matches!(change, WorldChange::NodeSet));
+        if changes.len() > (n_rows / ROWS_PER_CHANGE).max(8) || self.node_set && has_new_nodes() {
+            return false;
+        }
+        self.of_row.resize(n_rows, REJECTED);
+        for change in changes {
+            match *change {
+                WorldChange::Pods(row, _) | WorldChange::Node(row) => self.compute_row(cx, row),
+                WorldChange::NodeSet => {}
+            }
+        }
+        true
+    }
+
+    fn compute_all(&mut self, cx: EvaluatorCx<'_>) {
+        let mut set = cx.nodes().columns().occupied.clone();
+        self.of_row.clear();
+        self.of_row.resize(set.len(), 0);
+        for part in &self.filters {
+            part.enter(ExtensionPoint::Filter).filter_rows(cx, &mut set);
+        }
+        let mut scores = self.scores.iter();
+        self.in_range = scores.try_for_each(|part| {
+            let evaluator = part.enter(ExtensionPoint::Score);
+            evaluator.score_rows(cx, &set, part.weight, &mut self.of_row)
+        });
+        if self.in_range.is_err() {
+            cx.nodes().rows().for_each(|row| self.compute_row(cx, row));
+        }
+        for (sum, member) in self.of_row.iter_mut().zip(&set) {
+            if *member == 0 {
+                *sum = REJECTED;
+            }
+        }
+    }
+
+    /// Whether the row holds a node that passes the filters.
+    fn passes(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
+        let mut filters = self.filters.iter();
+        cx.nodes().columns().occupied[row.index()] != 0
+            && filters.all(|part| part.enter(ExtensionPoint::Filter).filter_row(cx, row))
+    }
+
+    fn compute_row(&mut self, cx: EvaluatorCx<'_>, row: NodeRow) {
+        let sum = if self.passes(cx, row) { self.sum_of_row(cx, row) } else { REJECTED };
+        self.of_row[row.index()] = sum;
+    }
+
+    fn sum_of_row(&mut self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {
+        let sum = weighted_sum(self.scores.iter(), cx, row);
+        sum.unwrap_or_else(|error| {
+            self.in_range = Err(error);
+            0
+        })
+    }
+}
+
+/// The weighted sum of the scores of a row.
+pub(crate) fn weighted_sum<'a>(
+    parts: impl Iterator<Item = &'a EvaluatorPart>,
+    cx: EvaluatorCx<'_>,
+    row: NodeRow,
+) -> Result<i64, ScoreOutOfRange> {
+    let mut sum = 0;
+    for part in parts {
+        let score = part.enter(ExtensionPoint::Score).score_row(cx, row);
+        sum += part.weight * check_score_range(score)?;
+    }
+    Ok(sum)
+}
