@@ -41,12 +41,15 @@ use crate::row_names::RowNames;
 use crate::score_index::ScoreIndex;
 use feasible_nodes::other_rows;
 
-/// Maximum number of rows in all score indexes together; about 24 bytes each.
+/// Maximum number of rows in all score indexes together; about 20 bytes each.
 const CACHED_ROWS_MAX: usize = 64 << 20;
 
-/// A score index is not updated if there is more than one change per this many rows: updating a row costs about as much as twenty rows
-/// of a full scan. It is not built either if there are more than half as many changes, because building it costs several scans.
-const ROWS_PER_CHANGE: usize = 20;
+/// A score index is not updated if there is more than one change per this many rows: updating a row costs about as much as eight rows of
+/// a full scan. It is not built either if there are more than half as many changes, because building it costs several scans.
+const ROWS_PER_CHANGE: usize = 8;
+
+/// A score index is always updated over at most so many changes.
+const CHANGES_MIN: usize = 32;
 
 /// A score index is never updated over more changes than this; the world's change log is at least as long.
 const CHANGES_MAX: usize = 1 << 14;
@@ -531,7 +534,8 @@ impl Scheduler {
         let n_decisions = self.n_decisions;
         let cx = EvaluatorCx { world, states: &self.states };
         let Some((cached, results)) = self.cache.with_row_results(id) else { return };
-        let worth = (world.nodes().n_rows() / ROWS_PER_CHANGE).clamp(8, CHANGES_MAX) as u64;
+        let worth = world.nodes().n_rows() / ROWS_PER_CHANGE;
+        let worth = worth.clamp(CHANGES_MIN, CHANGES_MAX) as u64;
         let behind = world.next_change_seq() - cached.checked_at;
         cached.used = n_decisions;
         cached.checked_at = world.next_change_seq();
@@ -583,3 +587,6 @@ impl Scheduler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -369,6 +369,24 @@ pub trait PluginEvaluator: Send + Sync {
         Ok(())
     }
 
+    /// The same for the listed rows: `out` has the sums of the first row, the second row and so on.
+    ///
+    /// # Errors
+    ///
+    /// When a score is out of range; the content of `out` is then meaningless.
+    fn score_listed_rows(
+        &self,
+        cx: EvaluatorCx<'_>,
+        rows: &[NodeRow],
+        weight: i64,
+        out: &mut [i64],
+    ) -> Result<(), ScoreOutOfRange> {
+        for (row, sum) in rows.iter().zip(out) {
+            *sum += weight * check_score_range(self.score_row(cx, *row))?;
+        }
+        Ok(())
+    }
+
     /// Length of the class key; constant until [`PluginEvaluator::is_stale`].
     fn class_key_len(&self) -> usize {
         0

@@ -14,6 +14,12 @@ use crate::guard::ExtensionPoint;
 /// per row.
 const ROWS_PER_CHANGE: usize = 8;
 
+/// Up to so many changes are always applied.
+const CHANGES_MIN: usize = 64;
+
+/// From this number of changes on, rows are scored as a list.
+const LISTED_MIN: usize = 16;
+
 /// Stored for a row that a filter rejects, or that holds no node.
 const REJECTED: i64 = i64::MIN;
 
@@ -29,6 +35,9 @@ pub(crate) struct RowResults {
     in_range: Result<(), ScoreOutOfRange>,
     /// Sequence number of the first change that is not applied yet; `None` until the rows are computed.
     cursor: Option<u64>,
+    /// Scratch space: the changed rows that pass the filters, and their sums.
+    changed: Vec<NodeRow>,
+    sums: Vec<i64>,
 }
 
 impl RowResults {
@@ -37,7 +46,16 @@ impl RowResults {
         let filters = evaluator.row_filters(RowDependency::Pods).cloned().collect();
         let scores = evaluator.row_scores(RowDependency::Pods).cloned().collect();
         let node_set = evaluator.depends_on_node_set();
-        RowResults { filters, scores, node_set, of_row: Vec::new(), in_range: Ok(()), cursor: None }
+        RowResults {
+            filters,
+            scores,
+            node_set,
+            of_row: Vec::new(),
+            in_range: Ok(()),
+            cursor: None,
+            changed: Vec::new(),
+            sums: Vec::new(),
+        }
     }
 
     /// The weighted sum of the scores of a row; `None` if a filter rejects it.
@@ -70,17 +88,44 @@ impl RowResults {
         let Some(changes) = changes.filter(|_| self.in_range.is_ok()) else { return false };
         let n_rows = cx.nodes().n_rows();
         let has_new_nodes = || changes.iter().any(|change| matches!(change, WorldChange::NodeSet));
-        if changes.len() > (n_rows / ROWS_PER_CHANGE).max(8) || self.node_set && has_new_nodes() {
+        if changes.len() > (n_rows / ROWS_PER_CHANGE).max(CHANGES_MIN)
+            || self.node_set && has_new_nodes()
+        {
             return false;
         }
         self.of_row.resize(n_rows, REJECTED);
+        self.changed.clear();
         for change in changes {
-            match *change {
-                WorldChange::Pods(row, _) | WorldChange::Node(row) => self.compute_row(cx, row),
-                WorldChange::NodeSet => {}
+            let (WorldChange::Pods(row, _) | WorldChange::Node(row)) = *change else { continue };
+            if changes.len() < LISTED_MIN {
+                self.compute_row(cx, row);
+            } else if self.passes(cx, row) {
+                self.changed.push(row);
+            } else {
+                self.of_row[row.index()] = REJECTED;
             }
         }
+        if !self.changed.is_empty() {
+            self.score_changed(cx);
+        }
         true
+    }
+
+    fn score_changed(&mut self, cx: EvaluatorCx<'_>) {
+        let RowResults { scores, changed, sums, of_row, .. } = self;
+        sums.clear();
+        sums.resize(changed.len(), 0);
+        let scored = scores.iter().try_for_each(|part| {
+            let evaluator = part.enter(ExtensionPoint::Score);
+            evaluator.score_listed_rows(cx, changed, part.weight, sums)
+        });
+        for (row, sum) in changed.iter().zip(sums) {
+            of_row[row.index()] = *sum;
+        }
+        if scored.is_err() {
+            let changed = std::mem::take(&mut self.changed);
+            changed.iter().for_each(|row| self.compute_row(cx, *row));
+        }
     }
 
     fn compute_all(&mut self, cx: EvaluatorCx<'_>) {

@@ -51,12 +51,7 @@ impl ColumnScorer {
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
         let outcome = Cell::new(Ok(()));
-        let exact = |at| {
-            check_score_range(self.exact(nodes, at)).unwrap_or_else(|error| {
-                outcome.set(Err(error));
-                0
-            })
-        };
+        let exact = |at| self.exact_or_zero(nodes, at, &outcome);
         if let (Some(simd_formula), Some(resources)) =
             (&self.simd_formula, self.columns.two_resource_columns(nodes))
         {
@@ -69,9 +64,45 @@ impl ColumnScorer {
         outcome.get()
     }
 
+    /// Adds `weight` times the score of each of these rows to the element of `out` at the same place.
+    pub fn score_listed(
+        &self,
+        nodes: &NodeTable,
+        rows: &[NodeRow],
+        weight: i64,
+        out: &mut [i64],
+    ) -> Result<(), ScoreOutOfRange> {
+        let (Some(simd_formula), Some(resources)) =
+            (&self.simd_formula, self.columns.two_resource_columns(nodes))
+        else {
+            for (row, sum) in rows.iter().zip(out) {
+                let score = check_score_range(self.exact(nodes, row.index()))?;
+                *sum = sum.wrapping_add(weight.wrapping_mul(score));
+            }
+            return Ok(());
+        };
+        let outcome = Cell::new(Ok(()));
+        let exact = |at| self.exact_or_zero(nodes, at, &outcome);
+        simd::add_listed_scores(simd_formula, &resources, rows, weight, out, &exact);
+        outcome.get()
+    }
+
     /// Whether resolving the columns again would make scoring faster.
     pub fn is_stale(&self, nodes: &NodeTable) -> bool {
         self.columns.is_stale(nodes)
+    }
+
+    /// The score of one row; if it is out of range, 0, and `outcome` is the error.
+    fn exact_or_zero(
+        &self,
+        nodes: &NodeTable,
+        at: usize,
+        outcome: &Cell<Result<(), ScoreOutOfRange>>,
+    ) -> i64 {
+        check_score_range(self.exact(nodes, at)).unwrap_or_else(|error| {
+            outcome.set(Err(error));
+            0
+        })
     }
 
     fn exact(&self, nodes: &NodeTable, at: usize) -> i64 {
@@ -99,6 +130,16 @@ impl PluginEvaluator for ScoreEvaluator {
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
         self.0.score_all(cx.nodes(), set, weight, out)
+    }
+
+    fn score_listed_rows(
+        &self,
+        cx: EvaluatorCx<'_>,
+        rows: &[NodeRow],
+        weight: i64,
+        out: &mut [i64],
+    ) -> Result<(), ScoreOutOfRange> {
+        self.0.score_listed(cx.nodes(), rows, weight, out)
     }
 
     fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {

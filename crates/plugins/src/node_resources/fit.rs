@@ -435,6 +435,16 @@ impl PluginEvaluator for FitEvaluator {
         self.scorer.score_all(cx.nodes(), set, weight, out)
     }
 
+    fn score_listed_rows(
+        &self,
+        cx: EvaluatorCx<'_>,
+        rows: &[NodeRow],
+        weight: i64,
+        out: &mut [i64],
+    ) -> Result<(), ScoreOutOfRange> {
+        self.scorer.score_listed(cx.nodes(), rows, weight, out)
+    }
+
     fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
         let nodes = cx.nodes();
         self.scorer.is_stale(nodes)

@@ -6,6 +6,7 @@
 //! to 2^45, requested amounts below 2^52. Then all integers are exact as floats, and a quotient below 2^7 cannot round up to
 //! the next integer, from which it is at least 1/allocatable away. Other rows are computed per row, in integers.
 
+use loadmaster_framework::NodeRow;
 use pulp::{Arch, Simd, WithSimd};
 use smallvec::SmallVec;
 
@@ -87,6 +88,52 @@ pub(super) fn add_scores(
     for (at, sum) in (n_chunked..).zip(rest).filter(|(at, _)| set[*at] != 0) {
         let score = simd_formula.score(resources, at).unwrap_or_else(|| exact(at));
         *sum = sum.wrapping_add(weight.wrapping_mul(score));
+    }
+}
+
+/// With fewer rows than this, computing a chunk takes longer than computing row by row.
+const LISTED_MIN: usize = 16;
+
+/// Adds `weight` times the score of each listed row to the element of `out` at the same place. Calls `exact` for rows out of the exact
+/// range.
+pub(super) fn add_listed_scores(
+    simd_formula: &SimdFormula,
+    resources: &[ResourceSlices<'_>; 2],
+    rows: &[NodeRow],
+    weight: i64,
+    out: &mut [i64],
+    exact: &dyn Fn(usize) -> i64,
+) {
+    for (rows, out) in rows.chunks(CHUNK).zip(out.chunks_mut(CHUNK)) {
+        if rows.len() < LISTED_MIN {
+            for (row, sum) in rows.iter().zip(out) {
+                let at = row.index();
+                let score = simd_formula.score(resources, at).unwrap_or_else(|| exact(at));
+                *sum = sum.wrapping_add(weight.wrapping_mul(score));
+            }
+            continue;
+        }
+        // The amounts of the rows side by side; what follows them in the chunk belongs to no row.
+        let mut amounts = [[[1i64; CHUNK]; 2]; 2];
+        let mut set = [0u8; CHUNK];
+        let mut sums = [0i64; CHUNK];
+        for (at, row) in rows.iter().enumerate() {
+            for ([allocatable, used], resource) in amounts.iter_mut().zip(resources) {
+                allocatable[at] = resource.allocatable[row.index()];
+                used[at] = resource.used[row.index()];
+            }
+            set[at] = 1;
+        }
+        let [one, other] = resources;
+        let [first, second] = &amounts;
+        let slices = [(first, one), (second, other)].map(|([allocatable, used], resource)| {
+            ResourceSlices { allocatable, used, wanted: resource.wanted }
+        });
+        let exact = |at: usize| exact(rows[at].index());
+        add_scores(simd_formula, &slices, &set, weight, &mut sums, &exact);
+        for (sum, more) in out.iter_mut().zip(&sums) {
+            *sum = sum.wrapping_add(*more);
+        }
     }
 }
 

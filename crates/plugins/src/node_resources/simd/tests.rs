@@ -62,6 +62,14 @@ proptest! {
         let simd_formula = SimdFormula::new(&formula, [weights.0, weights.1].into_iter()).unwrap();
         let mut out = vec![7; rows.len()];
         add_scores(&simd_formula, &resources, &set, weight, &mut out, &exact);
+        // The same for a list of rows.
+        let listed: Vec<NodeRow> =
+            (0..rows.len()).rev().filter(|at| set[*at] != 0).map(|at| NodeRow(at as u32)).collect();
+        let mut sums = vec![7; listed.len()];
+        add_listed_scores(&simd_formula, &resources, &listed, weight, &mut sums, &exact);
+        for (row, sum) in listed.iter().zip(&sums) {
+            prop_assert_eq!(*sum, out[row.index()], "row {:?}", row);
+        }
         // The same on a processor without SIMD.
         let mut narrow = vec![7; rows.len() / CHUNK * CHUNK];
         AddScores { simd_formula: &simd_formula, resources: &resources, set: &set, weight: weight.clamp(0, 200), out: &mut narrow, exact: &exact }

@@ -1,0 +1,87 @@
+//! Decisions after many changes at once, each compared with the per-node evaluation.
+
+use std::sync::Arc;
+
+use loadmaster_api::{Node, Pod};
+use loadmaster_config::{AllFeatureGates, check_configuration_value};
+use serde_json::{Value, json};
+
+use super::*;
+
+const N_NODES: u64 = 320;
+
+fn profile() -> Arc<Profile> {
+    let gates = AllFeatureGates::default();
+    let config = json!({"apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration", "profiles": [{}]});
+    let checked =
+        check_configuration_value(config, &loadmaster_plugins::in_tree_registry(), &gates);
+    Arc::new(Profile::new(&checked.unwrap().profiles[0], &gates.framework_gates()))
+}
+
+/// Nodes of different sizes in three zones; one of them has more memory than vector loops compute.
+fn world() -> World {
+    let mut world = World::default();
+    for at in 0..N_NODES {
+        let memory = if at == 7 { "64Ti".to_owned() } else { format!("{}Gi", 4 + at % 7) };
+        let node = json!({
+            "metadata": {"name": format!("n{at}"), "labels":
+                {"kubernetes.io/hostname": format!("n{at}"), "topology.kubernetes.io/zone": format!("z{}", at % 3)}},
+            "status": {"allocatable": {"cpu": 1 + at % 5, "memory": memory, "pods": 20}},
+        });
+        world.upsert_node(Arc::new(serde_json::from_value::<Node>(node).unwrap()));
+    }
+    world
+}
+
+fn parse(world: &mut World, name: &str, app: &str, spec: &Value) -> PodInfo {
+    let container =
+        json!({"name": "c", "resources": {"requests": {"cpu": "300m", "memory": "900Mi"}}});
+    let mut pod = json!({"metadata": {"name": name, "namespace": "default", "labels": {"app": app}}, "spec": spec});
+    pod["spec"]["containers"] = json!([container]);
+    world.parse_pod(&serde_json::from_value::<Pod>(pod).unwrap()).unwrap()
+}
+
+/// After as many placements of other pods as said, in turn, the pod's decision equals the per-node evaluation. Few changes are applied row by
+/// row, more as a list, and after more still, all rows are computed again.
+#[track_caller]
+fn check(spec: &Value) {
+    let mut world = world();
+    let mut scheduler = Scheduler::new(profile(), Rng::new(1));
+    scheduler.set_verification_interval(1);
+    let mut rng = Rng::new(2);
+    let mut placed: Vec<Box<str>> = Vec::new();
+    for (turn, n_changes) in
+        [0, 1, 2, 15, 16, 20, 33, 39, 45, 20, 70, 20, 30].into_iter().enumerate()
+    {
+        for nth in 0..n_changes {
+            if rng.one_in(4) && !placed.is_empty() {
+                let at = rng.below(placed.len() as u64) as usize;
+                world.remove_pod(&placed.swap_remove(at));
+                continue;
+            }
+            let app = *rng.pick(&["web", "other"]);
+            let other = parse(&mut world, &format!("other-{turn}-{nth}"), app, &json!({}));
+            placed.push(other.uid.clone());
+            world.add_pod(NodeRow(rng.below(N_NODES) as u32), Arc::new(other));
+        }
+        let pod = parse(&mut world, &format!("web-{turn}"), "web", spec);
+        let decided = scheduler.schedule_pod(&mut world, &pod);
+        let Decision::Selected { row, .. } = decided else { panic!("turn {turn}: {decided:?}") };
+        world.add_pod(row, Arc::new(pod));
+        assert_eq!(scheduler.decision_mismatches(), [""; 0], "turn {turn}");
+    }
+}
+
+#[test]
+fn decisions_after_many_changes() {
+    let selector = json!({"matchLabels": {"app": "web"}});
+    let host = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": selector});
+    check(&json!({}));
+    check(
+        &json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [host]}}}),
+    );
+    check(&json!({"topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector},
+        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}]}));
+}
