@@ -103,7 +103,7 @@ use plugin_waits::PluginWaits;
 use post_filter::PostFilterRun;
 pub(crate) use profiles::{ProfileScheduler, Profiles};
 use reconfigure::OtherPod;
-pub use shadow::{ShadowComparison, ShadowResult};
+pub use shadow::{ShadowComparison, ShadowResult, ShadowSummary, ShadowVerdict};
 use status_patch::StatusPatches;
 pub use stuck::StuckPlugin;
 use suspended_attempt::SuspendedAttempt;
@@ -170,6 +170,8 @@ pub(crate) struct PendingPod {
     pub written_nomination: Option<Str>,
     /// The pod for which it was rejected while it waited at Permit, by uid: the loss of its nominated node does not requeue that pod.
     pub rejected_for: Option<Box<str>>,
+    /// The number of the engine call in which it was first seen.
+    pub since: u64,
     /// Its last failed attempt.
     pub last_attempt: Option<Box<last_attempt::FailedAttempt>>,
     /// Its last failed bind.
@@ -230,6 +232,7 @@ pub struct Engine {
     handling_since: Option<u64>,
     handled: Vec<Observation>,
     log_verbosity: u32,
+    shadow: shadow::Shadow,
 }
 
 impl Engine {
@@ -278,6 +281,7 @@ impl Engine {
             handling_since: None,
             handled: Vec::new(),
             log_verbosity: 0,
+            shadow: shadow::Shadow::default(),
             gates,
             options,
         }
@@ -340,6 +344,7 @@ impl Engine {
             engine.handle_wait_timeouts(now, effects);
             engine.expire_published(now);
             engine.run_timed_activations(now);
+            engine.examine_mismatches(now, effects);
             engine.drop_unused_profiles(now);
             engine.handle_deferred(now, effects);
             engine.run_plugin_actions(now, effects);
@@ -405,6 +410,7 @@ impl Engine {
             self.publication_deadline(),
             self.timed_activations.next_due(),
             self.timed_gate_checks.next_due(),
+            self.shadow.next_due(),
             self.profiles_checked_at.filter(|_| !self.has_suspended_attempt()),
         ];
         self.queue.next_flush().into_iter().chain(waits).chain(others.into_iter().flatten()).min()

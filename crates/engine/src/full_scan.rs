@@ -9,7 +9,7 @@ use loadmaster_stdx::Rng;
 use crate::decision::Decision;
 use crate::evaluate::PluginRejection;
 use crate::evaluate::filter_runner::run_each_filter;
-use crate::evaluate::incremental::{ClassTable, Evaluator};
+use crate::evaluate::incremental::{ClassTable, Evaluator, RowScores};
 use crate::evaluate::plugin_loops::{PluginLoops, ScoreError};
 use crate::node_sampling::RotatingNodeOrder;
 use crate::profile::Profile;
@@ -183,6 +183,18 @@ impl FullScan {
             Some(ScanError::Failed(failure)) => Some(failure),
             _ => None,
         }
+    }
+
+    /// The feasible rows, and each plugin's scores. The last run filtered with this evaluator, all of whose plugins have an incremental form.
+    pub fn scores_by_plugin(
+        &mut self,
+        evaluator: &Evaluator,
+        cx: EvaluatorCx<'_>,
+    ) -> Result<(Vec<NodeRow>, Vec<RowScores>), ScoreOutOfRange> {
+        let class_of = if evaluator.class_key_len() == 0 { &[][..] } else { &self.class_of };
+        let scores = evaluator.scores_by_plugin(cx, &self.set, &mut self.table, class_of)?;
+        let members = self.set.iter().enumerate().filter(|(_, member)| **member != 0);
+        Ok((members.map(|(at, _)| NodeRow(at as u32)).collect(), scores))
     }
 
     /// Every feasible row with its total. `Err` when a score is out of range.

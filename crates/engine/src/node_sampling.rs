@@ -34,6 +34,12 @@ impl NodeSampling {
         }
     }
 
+    /// The sampling of kube-scheduler with the same `percentageOfNodesToScore`.
+    pub fn of_upstream(percentage: i32) -> NodeSampling {
+        let gates = FeatureGates { adaptive_node_sampling: true, ..FeatureGates::default() };
+        NodeSampling::new(percentage, &gates)
+    }
+
     /// Number of feasible nodes to find among `n_nodes` (upstream's `numFeasibleNodesToFind`); 1 if no plugin scores.
     pub fn num_feasible_nodes_to_find(self, n_nodes: usize, scores: bool) -> usize {
         let percentage = match self {

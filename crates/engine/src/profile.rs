@@ -70,6 +70,8 @@ pub struct Profile {
     pub scheduler_name: String,
     /// How many feasible nodes to find.
     pub sampling: NodeSampling,
+    /// The same for kube-scheduler with this configuration, for comparisons with it.
+    pub upstream_sampling: NodeSampling,
     /// Gate OpportunisticBatching: evaluations are kept for later pods. Without it every pod is evaluated from scratch.
     pub reuses_results: bool,
     pub plugins: Vec<ProfilePlugin>,
@@ -139,6 +141,7 @@ impl Profile {
         Profile {
             scheduler_name: spec.scheduler_name.clone(),
             sampling: NodeSampling::new(spec.percentage_of_nodes_to_score, gates),
+            upstream_sampling: NodeSampling::of_upstream(spec.percentage_of_nodes_to_score),
             reuses_results: gates.opportunistic_batching,
             pre_enqueue: order
                 .enabled_at(ExtensionPoint::PreEnqueue, |points| points.pre_enqueue.clone()),

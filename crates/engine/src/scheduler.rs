@@ -15,10 +15,12 @@
 //! All three ways give the same results; tests compare the first two with the third.
 
 mod feasible_nodes;
+mod score_table;
 
 pub use crate::decision::Decision;
 pub use crate::row_names::FeasibleNodes;
 pub use feasible_nodes::ExtenderScoring;
+pub use score_table::ScoreTable;
 
 use std::sync::Arc;
 

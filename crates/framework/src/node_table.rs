@@ -2,6 +2,7 @@
 
 mod node_tree;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loadmaster_api::{Labels, Node, Str, Taint};
@@ -113,6 +114,8 @@ pub struct ImageState {
     pub size_bytes: i64,
     /// The nodes, ascending.
     pub rows: Vec<NodeRow>,
+    /// How many of them report each size.
+    pub sizes: BTreeMap<i64, u32>,
 }
 
 impl Entry {
@@ -417,25 +420,38 @@ impl NodeTable {
             for name in &image.names {
                 let state = self.images.entry(name.clone()).or_insert_with(|| ImageState {
                     size_bytes: image.size_bytes,
-                    rows: Vec::new(),
+                    ..ImageState::default()
                 });
                 if let Err(at) = state.rows.binary_search(&row) {
                     state.rows.insert(at, row);
+                    *state.sizes.entry(image.size_bytes).or_default() += 1;
                 }
             }
         }
     }
 
     fn remove_images(&mut self, row: NodeRow, node: &Node) {
-        for name in node.status.images.iter().flat_map(|image| &image.names) {
+        let names =
+            node.status.images.iter().flat_map(|it| it.names.iter().map(|name| (name, it.size_bytes)));
+        for (name, size_bytes) in names {
             let Some(state) = self.images.get_mut(name) else { continue };
             if let Ok(at) = state.rows.binary_search(&row) {
                 state.rows.remove(at);
+                if let Some(n) = state.sizes.get_mut(&size_bytes) {
+                    *n -= 1;
+                }
+                state.sizes.retain(|_, n| *n > 0);
             }
             if state.rows.is_empty() {
                 self.images.remove(name);
             }
         }
+    }
+
+    /// Sets the size that counts for an image; returns the previous one.
+    pub(crate) fn replace_image_size(&mut self, name: &str, size_bytes: i64) -> Option<i64> {
+        let state = self.images.get_mut(name)?;
+        Some(std::mem::replace(&mut state.size_bytes, size_bytes))
     }
 
     fn scalar_mut(&mut self, name: &Str) -> &mut ScalarResourceColumn {

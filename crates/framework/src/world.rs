@@ -479,6 +479,12 @@ impl World {
         self.evaluators_valid_since = self.next_change_seq();
     }
 
+    /// Sets the size of an image, as if another one of its nodes had been the first to report it; returns the previous size. Not a logged
+    /// change: evaluations from scratch see it, score indexes do not, and the caller sets it back before anything else is evaluated.
+    pub fn replace_image_size(&mut self, name: &str, size_bytes: i64) -> Option<i64> {
+        self.nodes.replace_image_size(name, size_bytes)
+    }
+
     fn assert_no_trial(&self) {
         assert!(!self.undo.is_open(), "only pods and nominations change in a trial");
     }

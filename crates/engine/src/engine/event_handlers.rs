@@ -14,6 +14,7 @@ use super::attempt_failure::AttemptFailure;
 use super::effect::{Effect, Effects, Observation};
 use super::event::{ApiObject, DeletedObjectKey};
 use super::reconfigure::OtherPod;
+use super::shadow::{BoundPod, Step};
 use super::status_patch::Condition;
 use super::{Engine, PendingPod, PluginHandle};
 use crate::queue::{
@@ -84,6 +85,7 @@ impl Engine {
                 self.world.add_pod(row, pod);
             }
             self.notify_node_change(None, Some(&node));
+            self.record_step(Step::NodeChanged { node: name });
             let event = ClusterEvent::new(EventResource::Node, ActionType::ADD);
             return self.on_cluster_event(
                 now,
@@ -93,7 +95,11 @@ impl Engine {
         if *old != *node {
             self.notify_node_change(Some(&old), Some(&node));
         }
-        for event in queue::node_update_events(&old, &node, self.world.gates()) {
+        let events = queue::node_update_events(&old, &node, self.world.gates());
+        if !events.is_empty() {
+            self.record_step(Step::NodeChanged { node: name });
+        }
+        for event in events {
             let (old, new) = (QueueObject::Node(old.clone()), QueueObject::Node(node.clone()));
             self.on_cluster_event(now, ClusterEventOccurrence::new(event, Some(old), Some(new)));
         }
@@ -137,7 +143,7 @@ impl Engine {
     /// A pod has a node: bound by this scheduler, by another one, or before this one started.
     fn upsert_assigned_pod(&mut self, now: Now, pod: Arc<PodInfo>, effects: &mut Effects) {
         self.others.remove(&pod.uid);
-        let mut as_pending = None;
+        let (mut as_pending, mut pending_since) = (None, None);
         if let Some(pending) = self.pending.remove(&pod.uid) {
             as_pending = Some(pending.pod.clone());
             self.world.delete_pending_pod(&pod.uid);
@@ -145,8 +151,12 @@ impl Engine {
             self.status_patches.drop_patch_of_pod(&pod.uid);
             self.detect_pod_conflict(&pending, &pod, effects);
             if self.options.shadow && !self.assumed.contains_key(&pod.uid) {
-                self.compare_placement(pending.profile_idx, &pending.pod, &pod.node_name, effects);
+                let (profile_idx, since) = (pending.profile_idx, pending.since);
+                let node = &pod.node_name;
+                let bound = BoundPod { pod: &pending.pod, profile_idx, since, node };
+                self.compare_placement(now, &bound, effects);
             }
+            pending_since = Some(pending.since);
         }
         self.world.delete_nominated_pod(&pod.uid);
         let mut old = self.assigned_pod(&pod.uid).cloned();
@@ -163,6 +173,9 @@ impl Engine {
         if !self.world.refresh_pod(&pod) {
             self.remove_assigned_pod(&pod.uid);
             self.add_assigned_pod(pod.clone());
+            if old.is_none() {
+                self.record_step(Step::Placed { pod: pod.clone(), pending_since });
+            }
         }
         self.notify_pod_change(as_pending.or_else(|| old.clone()), Some(&pod));
         if is_theirs {
@@ -195,6 +208,7 @@ impl Engine {
             return;
         };
         let known = self.pending.get_mut(&pod.uid);
+        let since = known.as_ref().map_or(self.n_engine_calls, |it| it.since);
         let (written_nomination, rejected_for, last_attempt, last_failed_bind) = known
             .map(|it| {
                 let nomination = (it.written_nomination.take(), it.rejected_for.take());
@@ -210,6 +224,7 @@ impl Engine {
             condition,
             written_nomination,
             rejected_for: rejected_for.clone().filter(|_| !pod.nominated_node_name.is_empty()),
+            since,
             last_attempt,
             last_failed_bind,
         };
@@ -285,6 +300,7 @@ impl Engine {
             return;
         }
         if let Some(old) = self.remove_assigned_pod(uid) {
+            self.record_step(Step::Removed { pod: old.clone() });
             self.notify_pod_change(Some(old.clone()), None);
             self.on_cluster_event(now, ClusterEventOccurrence::assigned_pod_deleted(old.clone()));
             self.activate_preemptors(now, &old);

@@ -5,6 +5,7 @@ use std::fmt;
 use loadmaster_api::Str;
 use loadmaster_framework::plugin_log::PluginLogLine;
 
+use super::shadow::ShadowComparison;
 use crate::guard::{ExtensionPoint, PluginExecutionDuration, PluginPanic, PluginRef};
 use crate::queue::{EnqueueCause, ProfileIdx};
 
@@ -125,70 +126,6 @@ impl fmt::Display for Conflict {
                 f,
                 "pod {pod} was bound to node {bound_to} by another scheduler while it was assumed on node {node}"
             ),
-        }
-    }
-}
-
-/// Our evaluation of a pod that another scheduler bound.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShadowComparison {
-    /// `namespace/name`.
-    pub pod: String,
-    /// The schedulerName of the profile that evaluated it.
-    pub profile: Str,
-    pub node: Str,
-    pub result: ShadowResult,
-}
-
-/// The result of a comparison.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ShadowResult {
-    /// The node is one of `n_best` nodes with the highest total.
-    Agreed { n_best: usize },
-    /// The node is feasible, but another one has a higher total.
-    Worse { total: i64, best: i64, best_node: Str, by: Vec<ScoreDifference> },
-    /// A plugin rejects the node.
-    Infeasible { plugin: &'static str, reasons: Vec<String> },
-    /// No node is feasible, or a plugin failed.
-    Undecided { message: String },
-}
-
-/// A plugin whose weighted scores of the two nodes differ.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScoreDifference {
-    pub plugin: &'static str,
-    pub chosen: i64,
-    pub best: i64,
-}
-
-impl ShadowResult {
-    /// The value of the metric label `result`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            ShadowResult::Agreed { .. } => "agreed",
-            ShadowResult::Worse { .. } => "worse",
-            ShadowResult::Infeasible { .. } => "infeasible",
-            ShadowResult::Undecided { .. } => "undecided",
-        }
-    }
-}
-
-impl fmt::Display for ShadowComparison {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on {}: ", self.pod, self.node)?;
-        match &self.result {
-            ShadowResult::Agreed { n_best } => write!(f, "agreed, one of {n_best} best nodes"),
-            ShadowResult::Worse { total, best, best_node, by } => {
-                write!(f, "its total is {total}, {best_node} has {best}")?;
-                for ScoreDifference { plugin, chosen, best } in by {
-                    write!(f, "; {plugin} {chosen} against {best}")?;
-                }
-                Ok(())
-            }
-            ShadowResult::Infeasible { plugin, reasons } => {
-                write!(f, "{plugin} rejects it: {}", reasons.join(", "))
-            }
-            ShadowResult::Undecided { message } => f.write_str(message),
         }
     }
 }

@@ -1,95 +1,207 @@
-//! Shadow mode: compares the decisions of another scheduler with our own. Is the node it chose one of our best nodes?
+//! Shadow mode: compares the decisions of another scheduler, which is kube-scheduler or decides like it, with our own.
 //!
-//! The comparison uses the state of the world when the bound pod arrives through the watch, before it is added to its node. The other
-//! scheduler may have had newer or older state; it selects at random among the best nodes, and may score only a part of the nodes.
+//! When a pod arrives that the other scheduler bound, the state of the world is nearly that in which it was decided. If the node is a best one
+//! there, the comparison is done. Otherwise it waits for [`DELAY_NANOS`]: bindings arrive in another order than the decisions were made, so
+//! that pods that were decided earlier may arrive later. Then [`search`] goes back to that state in a trial, and looks for what explains the
+//! decision: another state, order or image size, or a better node that was not in the sample of the nodes. The number of evaluations is
+//! bounded; mismatches beyond that are counted as not examined.
 
+mod comparison;
+mod history;
+mod image_sizes;
+mod sample;
+mod search;
+mod summary;
+mod weights;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use loadmaster_api::Str;
+use loadmaster_framework::world::Trial;
 use loadmaster_framework::{NodeRow, PodInfo};
 
 use super::Engine;
 use super::effect::{Effect, Effects, Observation};
-use crate::evaluate::{Evaluation, FilterResult, NodeEvaluation};
+use super::extender_cycle::has_interested_extenders;
 use crate::queue::ProfileIdx;
+use crate::time::{MonoTime, Now};
 
-pub use super::observation::{ScoreDifference, ShadowComparison, ShadowResult};
+pub use comparison::{
+    NodeScores, OrderOf, ScoreDifference, ScoreLoss, ShadowComparison, ShadowResult, Unexplained,
+    WeightFactor,
+};
+use history::History;
+pub(super) use history::Step;
+use image_sizes::ImageSizes;
+use search::{Mismatch, N_STEPS, Search};
+pub use summary::{ShadowSummary, ShadowVerdict};
 
-impl Engine {
-    /// Compares the placement of a pod that was pending here and that another scheduler has bound.
-    pub(super) fn compare_placement(
-        &mut self,
-        profile_idx: ProfileIdx,
-        pod: &Arc<PodInfo>,
-        node: &Str,
-        effects: &mut Effects,
-    ) {
-        let Some(row) = self.world.nodes().row(node) else { return };
-        let result = self.shadow_result(profile_idx, pod, row);
-        let profile = self.scheduler_name(profile_idx);
-        let comparison =
-            ShadowComparison { pod: pod.full_name(), profile, node: node.clone(), result };
-        effects.push(Effect::Observe(Observation::ShadowCompared(Box::new(comparison))));
+/// How long a mismatch waits for bindings of pods that were decided earlier.
+const DELAY_NANOS: u64 = 1_000_000_000;
+
+/// Mismatches are examined together, because going back to an earlier state costs more than a comparison there.
+const PERIOD_NANOS: u64 = 250_000_000;
+
+/// The maximum number of evaluations at a time. At 5,000 nodes they take some 200 ms.
+const N_TABLES_PER_PERIOD: usize = 1000;
+
+/// The maximum number of mismatches that wait.
+const N_WAITING_MAX: usize = 4096;
+
+/// Mismatches that wait, and what is needed to examine them.
+#[derive(Default)]
+pub(super) struct Shadow {
+    history: History,
+    waiting: VecDeque<WaitingMismatch>,
+    sizes: ImageSizes,
+}
+
+struct WaitingMismatch {
+    pod: Arc<PodInfo>,
+    profile_idx: ProfileIdx,
+    node: Str,
+    /// The position of its binding in the history.
+    position: u64,
+    /// The engine call in which the pod was first seen pending.
+    since: u64,
+    due: MonoTime,
+}
+
+impl Shadow {
+    /// When mismatches are examined next.
+    pub fn next_due(&self) -> Option<MonoTime> {
+        self.waiting.front().map(|waiting| waiting.due)
     }
 
-    fn shadow_result(
+    fn take_due(&mut self, now: MonoTime) -> Vec<WaitingMismatch> {
+        let n_due = self.waiting.iter().take_while(|waiting| waiting.due <= now).count();
+        self.waiting.drain(..n_due).collect()
+    }
+}
+
+/// A pod that was pending here, as far as a comparison needs it.
+pub(super) struct BoundPod<'a> {
+    pub pod: &'a Arc<PodInfo>,
+    pub profile_idx: ProfileIdx,
+    pub since: u64,
+    pub node: &'a Str,
+}
+
+impl Engine {
+    /// Compares the placement of a pod that another scheduler has bound, before the pod is added to its node. The next step that is recorded
+    /// is that placement.
+    pub(super) fn compare_placement(&mut self, now: Now, bound: &BoundPod<'_>, effects: &mut Effects) {
+        let BoundPod { pod, profile_idx, since, node } = *bound;
+        let Some(row) = self.world.nodes().row(node) else { return };
+        let result = if self.shadow.waiting.len() >= N_WAITING_MAX {
+            Some(ShadowResult::NotExamined)
+        } else {
+            self.result_on_arrival(profile_idx, pod, row)
+        };
+        match result {
+            Some(result) => effects.push(self.comparison(profile_idx, pod, node, result)),
+            None => {
+                let due = (now.mono.0 + DELAY_NANOS).next_multiple_of(PERIOD_NANOS);
+                self.shadow.waiting.push_back(WaitingMismatch {
+                    pod: pod.clone(),
+                    profile_idx,
+                    node: node.clone(),
+                    position: self.shadow.history.end(),
+                    since,
+                    due: MonoTime(due),
+                });
+            }
+        }
+    }
+
+    /// The result, if it is known at once.
+    fn result_on_arrival(
         &mut self,
         profile_idx: ProfileIdx,
         pod: &Arc<PodInfo>,
         row: NodeRow,
-    ) -> ShadowResult {
-        let scheduler = &mut self.profiles[profile_idx.0 as usize].scheduler;
-        let totals = scheduler.feasible_total_scores(&mut self.world, pod);
-        let best = totals.iter().map(|(_, total)| *total).max();
-        let is_best = |entry: &&(NodeRow, i64)| Some(entry.1) == best;
-        if totals.iter().any(|entry| entry.0 == row && is_best(&entry)) {
-            return ShadowResult::Agreed { n_best: totals.iter().filter(is_best).count() };
+    ) -> Option<ShadowResult> {
+        let profile_scheduler = &mut self.profiles[profile_idx.0 as usize];
+        if has_interested_extenders(&profile_scheduler.profile.extenders, pod) {
+            let message = "an extender takes part in the decision, and a shadow calls no extenders";
+            return Some(ShadowResult::Undecided { message: message.to_owned() });
         }
-        let evaluation = scheduler.evaluate_for_diagnosis(&mut self.world, pod);
-        // Only the full evaluation considers nominated pods and the pod's own nomination.
-        if evaluation.best_nodes().contains(&row) || evaluation.single_feasible_node() == Some(row)
-        {
-            return ShadowResult::Agreed { n_best: evaluation.best_nodes().len().max(1) };
-        }
-        self.explain_mismatch(&evaluation, row)
+        let totals = profile_scheduler.scheduler.feasible_total_scores(&mut self.world, pod);
+        let best = totals.iter().map(|(_, total)| *total).max()?;
+        totals.contains(&(row, best)).then(|| ShadowResult::SameChoicePossible {
+            n_best: totals.iter().filter(|(_, total)| *total == best).count(),
+            n_bindings: 0,
+        })
     }
 
-    fn explain_mismatch(&self, evaluation: &Evaluation, row: NodeRow) -> ShadowResult {
-        let find = |row: NodeRow| evaluation.nodes.iter().find(|node| node.row == row);
-        let undecided = || ShadowResult::Undecided {
-            message: crate::diagnosis::fit_error_message(evaluation, self.world.nodes().len()),
-        };
-        let Some(chosen) = find(row) else { return undecided() };
-        if let FilterResult::Rejected(rejected) = &chosen.filter_result {
-            let plugin = rejected.plugin.unwrap_or_default();
-            return ShadowResult::Infeasible { plugin, reasons: rejected.rejection.reasons() };
-        }
-        let best = evaluation.best_nodes().first().copied().and_then(find);
-        match (chosen.total, best.and_then(|best| Some((best, best.total?)))) {
-            (Some(total), Some((best, most))) => ShadowResult::Worse {
-                total,
-                best: most,
-                best_node: self
-                    .world
-                    .node(best.row)
-                    .map(|it| Str::new(it.name()))
-                    .unwrap_or_default(),
-                by: differences(evaluation, chosen, best),
-            },
-            _ => undecided(),
+    fn comparison(
+        &self,
+        profile_idx: ProfileIdx,
+        pod: &PodInfo,
+        node: &Str,
+        result: ShadowResult,
+    ) -> Effect {
+        let profile = self.scheduler_name(profile_idx);
+        let comparison =
+            ShadowComparison { pod: pod.full_name(), profile, node: node.clone(), result };
+        Effect::Observe(Observation::ShadowCompared(Box::new(comparison)))
+    }
+
+    /// Remembers a change of the world.
+    pub(super) fn record_step(&mut self, step: Step) {
+        if self.options.shadow {
+            self.shadow.history.push(self.n_engine_calls, step);
         }
     }
-}
 
-fn differences(
-    evaluation: &Evaluation,
-    chosen: &NodeEvaluation,
-    best: &NodeEvaluation,
-) -> Vec<ScoreDifference> {
-    let scores = chosen.scores.iter().zip(&best.scores);
-    let scores = evaluation.score_plugins.iter().zip(scores);
-    let differing = scores.filter(|(_, (chosen, best))| chosen != best);
-    differing
-        .map(|(plugin, (chosen, best))| ScoreDifference { plugin, chosen: *chosen, best: *best })
-        .collect()
+    /// Examines the mismatches that have waited long enough.
+    pub(super) fn examine_mismatches(&mut self, now: Now, effects: &mut Effects) {
+        let due = self.shadow.take_due(now.mono);
+        if due.is_empty() {
+            return;
+        }
+        let node_order = self.world.nodes().node_tree().rows();
+        let mut n_left = N_TABLES_PER_PERIOD;
+        let Engine { world, profiles, shadow: Shadow { history, sizes, .. }, .. } = self;
+        let mut trial = Trial::new(world);
+        let mut position = history.end();
+        let mut results = Vec::with_capacity(due.len());
+        for waiting in due.iter().rev() {
+            while position > waiting.position {
+                position -= 1;
+                if let Some(entry) = history.get(position) {
+                    entry.step.undo(&mut trial);
+                }
+            }
+            let Some(row) = trial.nodes().row(&waiting.node) else {
+                let message = format!("node {} no longer exists", waiting.node);
+                results.push(ShadowResult::Undecided { message });
+                continue;
+            };
+            if profiles.is_replaced(waiting.profile_idx) || history.get(position).is_none() {
+                results.push(ShadowResult::NotExamined);
+                continue;
+            }
+            let profile_scheduler = &mut profiles[waiting.profile_idx.0 as usize];
+            let mismatch = Mismatch {
+                pod: &waiting.pod,
+                node: &waiting.node,
+                row,
+                since: waiting.since,
+                sampling: profile_scheduler.profile.upstream_sampling,
+                node_order: &node_order,
+                before: history.before(position, N_STEPS).collect(),
+                after: history.after(position, N_STEPS).collect(),
+            };
+            let scheduler = &mut profile_scheduler.scheduler;
+            let search = Search { scheduler, sizes, mismatch, n_tables: 0, n_left: &mut n_left };
+            results.push(search.run(&mut Trial::new(trial.world_mut())));
+        }
+        drop(trial);
+        for (waiting, result) in due.iter().zip(results.into_iter().rev()) {
+            let WaitingMismatch { profile_idx, pod, node, .. } = waiting;
+            effects.push(self.comparison(*profile_idx, pod, node, result));
+        }
+    }
 }

@@ -43,6 +43,7 @@ mod queue_sort;
 mod reconfigure;
 mod reserve_permit_pre_bind;
 mod scheduling_state;
+mod shadow;
 mod shared_diagnosis;
 mod stuck_plugins;
 mod time_and_deadlines;

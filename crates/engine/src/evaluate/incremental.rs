@@ -353,28 +353,82 @@ impl Evaluator {
         let n = table.len();
         table.offsets.clear();
         table.offsets.resize(n, self.base);
-        table.scratch.clear();
-        table.scratch.resize(n, 0);
         for part in
             self.parts.iter().filter(|part| part.weight != 0 && part.evaluator.has_class_scores())
         {
-            let classes = NodeClasses {
-                keys: &table.keys,
-                stride: self.stride,
-                offset: part.offset,
-                key_len: part.key_len,
-                rows: &table.rows,
-                feasible: &table.feasible,
-            };
-            part.enter(ExtensionPoint::Score).score_classes(cx, &classes, &mut table.scratch);
+            self.score_part_classes(part, cx, table)?;
             for class in 0..n {
                 if table.feasible[class] {
-                    table.offsets[class] += part.weight * check_score_range(table.scratch[class])?;
+                    table.offsets[class] += table.scratch[class];
                 }
             }
         }
         Ok(())
     }
+
+    /// Computes the weighted class scores of one plugin into the table's scratch space.
+    fn score_part_classes(
+        &self,
+        part: &EvaluatorPart,
+        cx: EvaluatorCx<'_>,
+        table: &mut ClassTable,
+    ) -> Result<(), ScoreOutOfRange> {
+        let classes = NodeClasses {
+            keys: &table.keys,
+            stride: self.stride,
+            offset: part.offset,
+            key_len: part.key_len,
+            rows: &table.rows,
+            feasible: &table.feasible,
+        };
+        table.scratch.clear();
+        table.scratch.resize(table.rows.len(), 0);
+        part.enter(ExtensionPoint::Score).score_classes(cx, &classes, &mut table.scratch);
+        for (score, _) in
+            table.scratch.iter_mut().zip(&table.feasible).filter(|(_, feasible)| **feasible)
+        {
+            *score = part.weight * check_score_range(*score)?;
+        }
+        Ok(())
+    }
+
+    /// The scores of each plugin that scores. `class_of` has the class of each row, and is empty if there is only one.
+    pub fn scores_by_plugin(
+        &self,
+        cx: EvaluatorCx<'_>,
+        set: &[u8],
+        table: &mut ClassTable,
+        class_of: &[u32],
+    ) -> Result<Vec<RowScores>, ScoreOutOfRange> {
+        let mut all = Vec::new();
+        for part in self.parts.iter().filter(|part| part.weight != 0) {
+            let mut scores = vec![0; set.len()];
+            if part.dependencies.score.is_some() {
+                part.enter(ExtensionPoint::Score).score_rows(
+                    cx,
+                    set,
+                    part.weight,
+                    &mut scores,
+                )?;
+            }
+            if part.evaluator.has_class_scores() {
+                self.score_part_classes(part, cx, table)?;
+                for (at, score) in scores.iter_mut().enumerate().filter(|(at, _)| set[*at] != 0) {
+                    let class = class_of.get(at).copied().unwrap_or(0) as usize;
+                    *score += table.scratch.get(class).copied().unwrap_or(0);
+                }
+            }
+            all.push(RowScores { plugin: part.plugin, scores });
+        }
+        Ok(all)
+    }
+}
+
+/// The weighted scores of one plugin, by row index; 0 where the row is not feasible.
+pub(crate) struct RowScores {
+    /// Index in the profile.
+    pub plugin: usize,
+    pub scores: Vec<i64>,
 }
 
 /// What a profile uses of a plugin.

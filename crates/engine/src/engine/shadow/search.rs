@@ -1,0 +1,460 @@
+//! Looks for a state, a sample of the nodes, or another order of events in which the other scheduler's choice is a best one.
+
+use loadmaster_api::Str;
+use loadmaster_framework::world::Trial;
+use loadmaster_framework::{NodeRow, PodInfo, World};
+
+use super::comparison::{NodeScores, OrderOf, ScoreDifference, ScoreLoss, ShadowResult, Unexplained};
+use super::history::{HistoryEntry, Step};
+use super::image_sizes::{ImageSizes, pod_images};
+use super::sample::{SampledNode, find_sample};
+use super::weights;
+use crate::evaluate::FilterResult;
+use crate::node_sampling::NodeSampling;
+use crate::scheduler::{Scheduler, ScoreTable};
+
+/// How many steps before and after a binding may be in another order than the decisions. Each of the nearest states is looked at, and one in
+/// some of the others.
+pub(super) const N_STEPS: usize = 256;
+const N_NEAR_STATES: usize = 32;
+const STATE_STRIDE: usize = 16;
+
+/// How many single placements are tried in another order.
+const N_MOVES_MAX: usize = 16;
+
+/// How often a sample is scored, to find one that is normalized in favor of the chosen node.
+const N_SAMPLES_MAX: usize = 4;
+
+/// How many of the best nodes a trace has.
+const N_BEST_NODES: usize = 3;
+
+/// How many evaluations one search may take.
+const N_TABLES_MAX: usize = 150;
+
+/// The bound pod, and how kube-scheduler would decide it.
+pub(super) struct Mismatch<'a> {
+    pub pod: &'a PodInfo,
+    pub node: &'a Str,
+    pub row: NodeRow,
+    /// The engine call in which the pod was first seen pending.
+    pub since: u64,
+    pub sampling: NodeSampling,
+    /// All nodes in the order of searches.
+    pub node_order: &'a [NodeRow],
+    /// The steps before the binding, the last one first.
+    pub before: Vec<&'a HistoryEntry>,
+    /// The steps after it, in order.
+    pub after: Vec<&'a HistoryEntry>,
+}
+
+/// A search. It ends early when the evaluations that are left are used up.
+pub(super) struct Search<'a> {
+    pub scheduler: &'a mut Scheduler,
+    pub sizes: &'a mut ImageSizes,
+    pub mismatch: Mismatch<'a>,
+    pub n_tables: usize,
+    /// How many evaluations are left for all searches.
+    pub n_left: &'a mut usize,
+}
+
+/// The search must end: a plugin failed, or too many evaluations were needed.
+pub(super) enum SearchEnd {
+    Failed(String),
+    Exhausted,
+}
+
+type Found = Result<Option<ShadowResult>, SearchEnd>;
+
+impl Search<'_> {
+    /// The result of the comparison; the trial is in the state in which the binding arrived.
+    pub fn run(mut self, trial: &mut Trial<'_>) -> ShadowResult {
+        match self.explain(trial) {
+            Ok(result) => result,
+            Err(SearchEnd::Failed(message)) => ShadowResult::Undecided { message },
+            Err(SearchEnd::Exhausted) => ShadowResult::NotExamined,
+        }
+    }
+
+    fn table(&mut self, world: &mut World, among: Option<&[NodeRow]>) -> Result<ScoreTable, SearchEnd> {
+        let Some(n_left) = self.n_left.checked_sub(1).filter(|_| self.n_tables < N_TABLES_MAX) else {
+            return Err(SearchEnd::Exhausted);
+        };
+        *self.n_left = n_left;
+        self.n_tables += 1;
+        self.scheduler.score_table(world, self.mismatch.pod, among).map_err(SearchEnd::Failed)
+    }
+
+    fn explain(&mut self, trial: &mut Trial<'_>) -> Result<ShadowResult, SearchEnd> {
+        let row = self.mismatch.row;
+        let base = self.table(trial.world_mut(), None)?;
+        let is_nominated = *self.mismatch.pod.nominated_node_name == **self.mismatch.node;
+        if is_nominated && base.index_of(row).is_some() {
+            return Ok(ShadowResult::SameChoicePossible { n_best: 1, n_bindings: 0 });
+        }
+        if let Some(n_best) = base.n_best_with(row) {
+            return Ok(ShadowResult::SameChoicePossible { n_best, n_bindings: 0 });
+        }
+        let loss = loss(trial, &base, row);
+        let by_order = |order| ShadowResult::ExplainedByOrder { order, loss: loss.clone() };
+        let images = pod_images(trial, self.mismatch.pod);
+        let own_sizes = self.sizes.apply_likely(trial.world_mut(), &images);
+        let sized = if own_sizes.is_empty() { base.clone() } else { self.table(trial.world_mut(), None)? };
+        if sized.n_best_with(row).is_some() {
+            self.sizes.confirm_likely(&images);
+            restore(trial.world_mut(), &own_sizes);
+            return Ok(by_order(OrderOf::Images));
+        }
+        let found = self.in_other_states(trial, &base, &sized, &loss);
+        restore(trial.world_mut(), &own_sizes);
+        if let Some(result) = found? {
+            return Ok(result);
+        }
+        if self.nodes_changed(trial, &base) {
+            return Ok(by_order(OrderOf::Nodes));
+        }
+        self.trace(trial, &sized, loss).map(|trace| ShadowResult::Unexplained(Box::new(trace)))
+    }
+
+    /// Everything but the state in which the binding arrived. `base` is that state, and `sized` the same with likely sizes of images.
+    fn in_other_states(
+        &mut self,
+        trial: &mut Trial<'_>,
+        base: &ScoreTable,
+        sized: &ScoreTable,
+        loss: &Option<ScoreLoss>,
+    ) -> Found {
+        let row = self.mismatch.row;
+        let by_order = |order| ShadowResult::ExplainedByOrder { order, loss: loss.clone() };
+        let start = trial.checkpoint();
+        let queue_order = match self.apply_queue_order(trial) {
+            false => None,
+            true => Some(self.table(trial.world_mut(), None)?),
+        };
+        if queue_order.as_ref().is_some_and(|table| table.n_best_with(row).is_some()) {
+            trial.undo_to(start);
+            return Ok(Some(by_order(OrderOf::Bindings)));
+        }
+        // In either order an image may count with another size.
+        let mut by_images = queue_order.is_some() && self.other_image_sizes(trial)?;
+        trial.undo_to(start);
+        by_images = by_images || self.other_image_sizes(trial)?;
+        if by_images {
+            return Ok(Some(by_order(OrderOf::Images)));
+        }
+        for table in [Some(sized), Some(base).filter(|base| *base != sized)].into_iter().flatten() {
+            if let Some(missed) = self.sampled(trial.world_mut(), table, N_SAMPLES_MAX, loss)? {
+                return Ok(Some(missed));
+            }
+        }
+        if let Some(table) = &queue_order {
+            self.apply_queue_order(trial);
+            let missed = self.sampled(trial.world_mut(), table, N_SAMPLES_MAX, loss)?;
+            trial.undo_to(start);
+            if missed.is_some() {
+                return Ok(missed);
+            }
+        }
+        if let Some(found) = self.in_earlier_states(trial, loss)? {
+            return Ok(Some(found));
+        }
+        let moved = self.single_moves(trial, sized)?;
+        Ok(moved.then(|| by_order(OrderOf::Bindings)))
+    }
+
+    /// Brings the placements around the binding into the order in which kube-scheduler takes the pods from its queue. Returns whether that
+    /// differs from the order of the bindings.
+    fn apply_queue_order(&self, trial: &mut Trial<'_>) -> bool {
+        let Mismatch { pod, since, before, after, .. } = &self.mismatch;
+        let later = before.iter().filter(|it| it.step.precedes(pod, *since) == Some(false));
+        let earlier = after.iter().filter(|it| it.step.precedes(pod, *since) == Some(true));
+        let mut differs = false;
+        for entry in later {
+            entry.step.undo(trial);
+            differs = true;
+        }
+        for entry in earlier {
+            entry.step.redo(trial);
+            differs = true;
+        }
+        differs
+    }
+
+    /// The states between the pod's creation and its binding.
+    fn in_earlier_states(&mut self, trial: &mut Trial<'_>, loss: &Option<ScoreLoss>) -> Found {
+        let start = trial.checkpoint();
+        let before = std::mem::take(&mut self.mismatch.before);
+        let mut found = Ok(None);
+        let is_pod = |entry: &&&HistoryEntry| entry.step.pod().is_some();
+        let since = self.mismatch.since;
+        let lifetime = before.iter().take_while(|entry| entry.call >= since).filter(is_pod);
+        for (nth, entry) in lifetime.enumerate() {
+            entry.step.undo(trial);
+            if nth >= N_NEAR_STATES && !nth.is_multiple_of(STATE_STRIDE) {
+                continue;
+            }
+            found = self.in_state(trial, nth + 1, loss);
+            if !matches!(found, Ok(None)) {
+                break;
+            }
+        }
+        self.mismatch.before = before;
+        trial.undo_to(start);
+        found
+    }
+
+    fn in_state(&mut self, trial: &mut Trial<'_>, n_bindings: usize, loss: &Option<ScoreLoss>) -> Found {
+        let table = self.table(trial.world_mut(), None)?;
+        if let Some(n_best) = table.n_best_with(self.mismatch.row) {
+            return Ok(Some(ShadowResult::SameChoicePossible { n_best, n_bindings }));
+        }
+        self.sampled(trial.world_mut(), &table, 1, loss)
+    }
+
+    /// Whether the choice is a best one if single placements came in another order: later ones on a better node came before the decision,
+    /// or earlier ones on the chosen node after it.
+    fn single_moves(&mut self, trial: &mut Trial<'_>, base: &ScoreTable) -> Result<bool, SearchEnd> {
+        let start = trial.checkpoint();
+        let moved = self.single_moves_in(trial, base);
+        trial.undo_to(start);
+        moved
+    }
+
+    fn single_moves_in(&mut self, trial: &mut Trial<'_>, base: &ScoreTable) -> Result<bool, SearchEnd> {
+        let row = self.mismatch.row;
+        let mut table = base.clone();
+        let (mut used_before, mut used_after) = (vec![], vec![]);
+        for _ in 0..N_MOVES_MAX {
+            // A better node, or the chosen one if it is not feasible.
+            let best = table.best_total().and_then(|best| table.totals.iter().position(|it| *it == best));
+            let better = best.filter(|_| table.index_of(row).is_some()).map(|at| table.rows[at]);
+            let is_on = |trial: &Trial<'_>, entry: &HistoryEntry, row: Option<NodeRow>| {
+                entry.step.pod().is_some() && row.is_some() && trial.nodes().row(entry.step.node()) == row
+            };
+            let next_after = (0..self.mismatch.after.len()).find(|at| {
+                let entry = self.mismatch.after[*at];
+                let is_removal = matches!(entry.step, Step::Removed { .. });
+                let wanted = if is_removal { Some(row) } else { better };
+                !used_after.contains(at) && is_on(trial, entry, wanted)
+            });
+            let next_before = (0..self.mismatch.before.len()).find(|at| {
+                !used_before.contains(at) && is_on(trial, self.mismatch.before[*at], Some(row))
+            });
+            match (next_after, next_before) {
+                (Some(at), _) => {
+                    self.mismatch.after[at].step.redo(trial);
+                    used_after.push(at);
+                }
+                (None, Some(at)) => {
+                    self.mismatch.before[at].step.undo(trial);
+                    used_before.push(at);
+                }
+                (None, None) => return Ok(false),
+            }
+            table = self.table(trial.world_mut(), None)?;
+            if table.n_best_with(row).is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether the choice is a best one with another size of one of the pod's images, which then counts as likely.
+    fn other_image_sizes(&mut self, trial: &mut Trial<'_>) -> Result<bool, SearchEnd> {
+        let images = pod_images(trial, self.mismatch.pod);
+        let mut is_found = false;
+        for image in &images {
+            for size in image.candidates() {
+                let world = trial.world_mut();
+                let Some(before) = world.replace_image_size(&image.name, size) else { continue };
+                if before == size {
+                    continue;
+                }
+                let table = self.table(world, None);
+                world.replace_image_size(&image.name, before);
+                if table?.n_best_with(self.mismatch.row).is_some() {
+                    self.sizes.vote(&image.name, size);
+                    is_found = true;
+                }
+            }
+        }
+        Ok(is_found)
+    }
+
+    /// Whether there is a sample of the nodes in which the choice is a best one.
+    fn sampled(
+        &mut self,
+        world: &mut World,
+        table: &ScoreTable,
+        n_samples: usize,
+        loss: &Option<ScoreLoss>,
+    ) -> Found {
+        let (row, Some(at)) = (self.mismatch.row, table.index_of(self.mismatch.row)) else {
+            return Ok(None);
+        };
+        let n_feasible = table.rows.len();
+        let n_wanted = self.n_wanted(table);
+        if n_wanted >= n_feasible {
+            return Ok(None);
+        }
+        let mut totals = table.totals.clone();
+        for _ in 0..n_samples {
+            let Some(sample) = self.find_sample(table, &totals, at, n_wanted) else { return Ok(None) };
+            let scored = self.table(world, Some(&sample))?;
+            if scored.n_best_with(row).is_some() {
+                let loss = loss.clone();
+                return Ok(Some(ShadowResult::BetterNodeMissed { n_wanted, n_feasible, loss }));
+            }
+            // Normalized over the sample, other nodes are better than the chosen one.
+            let Some(own) = scored.index_of(row).map(|at| scored.totals[at]) else { return Ok(None) };
+            for (scored_row, total) in scored.rows.iter().zip(&scored.totals) {
+                if let Some(other) = table.index_of(*scored_row) {
+                    totals[other] = totals[at] + total - own;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// How many feasible nodes kube-scheduler looks for.
+    fn n_wanted(&self, table: &ScoreTable) -> usize {
+        let n_nodes = self.mismatch.node_order.len() - table.excluded.len();
+        self.mismatch.sampling.num_feasible_nodes_to_find(n_nodes, !table.plugins.is_empty())
+    }
+
+    /// The rows of a sample without a node whose total is higher than that of the node at index `at`.
+    fn find_sample(
+        &self,
+        table: &ScoreTable,
+        totals: &[i64],
+        at: usize,
+        n_wanted: usize,
+    ) -> Option<Vec<NodeRow>> {
+        let order = self.mismatch.node_order.iter().copied();
+        let order: Vec<NodeRow> =
+            order.filter(|row| table.excluded.binary_search(row).is_err()).collect();
+        let n_rows = order.iter().map(|row| row.index() + 1).max().unwrap_or(0);
+        let mut by_row = vec![SampledNode::Infeasible; n_rows];
+        for (row, total) in table.rows.iter().zip(totals) {
+            if let Some(node) = by_row.get_mut(row.index()) {
+                *node = if *total > totals[at] { SampledNode::Better } else { SampledNode::Possible };
+            }
+        }
+        let nodes: Vec<SampledNode> = order.iter().map(|row| by_row[row.index()]).collect();
+        let chosen = order.iter().position(|row| *row == table.rows[at])?;
+        let sample = find_sample(&nodes, chosen, n_wanted)?;
+        Some(sample.into_iter().map(|at| order[at]).collect())
+    }
+
+    /// Whether every better node, or the chosen node if it is rejected, changed while the pod was pending or being bound.
+    fn nodes_changed(&self, trial: &Trial<'_>, base: &ScoreTable) -> bool {
+        let Mismatch { row, since, before, after, .. } = &self.mismatch;
+        let recent = before.iter().take_while(|entry| entry.call >= *since).chain(after);
+        let changed = recent.filter(|entry| matches!(entry.step, Step::NodeChanged { .. }));
+        let changed: Vec<NodeRow> =
+            changed.filter_map(|entry| trial.nodes().row(entry.step.node())).collect();
+        if changed.contains(row) {
+            return true;
+        }
+        let Some(total) = base.index_of(*row).map(|at| base.totals[at]) else { return false };
+        let mut better = base.rows.iter().zip(&base.totals).filter(|(_, it)| **it > total);
+        better.all(|(row, _)| changed.contains(row))
+    }
+
+    fn trace(
+        &mut self,
+        trial: &mut Trial<'_>,
+        table: &ScoreTable,
+        loss: Option<ScoreLoss>,
+    ) -> Result<Unexplained, SearchEnd> {
+        let row = self.mismatch.row;
+        let chosen = table.index_of(row);
+        let own = chosen.map(|at| table.totals[at]);
+        let mut ranked: Vec<usize> = (0..table.rows.len()).collect();
+        ranked.sort_by_key(|at| (std::cmp::Reverse(table.totals[*at]), table.rows[*at]));
+        ranked.truncate(N_BEST_NODES);
+        let best_nodes: Vec<NodeScores> =
+            ranked.iter().map(|at| node_scores(trial, table, *at)).collect();
+        let n_wanted = self.n_wanted(table).min(table.rows.len());
+        let weights = chosen.map_or_else(Vec::new, |at| {
+            weights::explaining_factors(table, at, |totals| {
+                n_wanted < table.rows.len() && self.find_sample(table, totals, at, n_wanted).is_some()
+            })
+        });
+        *self.n_left = self.n_left.saturating_sub(weights::COST);
+        let is_shown = |entry: &&HistoryEntry| {
+            let node = entry.step.node();
+            node == self.mismatch.node || best_nodes.iter().any(|best| best.node == *node)
+        };
+        let line = |entry: &HistoryEntry| {
+            let pod = entry.step.pod()?;
+            Some(format!("{} on {}", pod.full_name(), entry.step.node()))
+        };
+        let near = |entries: &[&HistoryEntry]| -> Vec<String> {
+            entries.iter().copied().filter(is_shown).filter_map(line).take(8).collect()
+        };
+        let mut bindings = near(&self.mismatch.before);
+        bindings.reverse();
+        bindings.extend(near(&self.mismatch.after));
+        Ok(Unexplained {
+            rejected_by: if chosen.is_none() { self.rejection(trial) } else { None },
+            loss,
+            chosen: chosen.map(|at| node_scores(trial, table, at)),
+            best_nodes,
+            n_feasible: table.rows.len(),
+            n_better: own.map_or(table.rows.len(), |own| table.totals.iter().filter(|it| **it > own).count()),
+            n_wanted,
+            n_states: self.n_tables,
+            bindings,
+            weights,
+        })
+    }
+
+    fn rejection(&mut self, trial: &mut Trial<'_>) -> Option<(&'static str, Vec<String>)> {
+        let evaluation = self.scheduler.evaluate_for_diagnosis(trial.world_mut(), self.mismatch.pod);
+        let chosen = evaluation.nodes.iter().find(|node| node.row == self.mismatch.row);
+        let rejected = match chosen.map(|node| &node.filter_result) {
+            Some(FilterResult::Rejected(rejected)) => rejected,
+            Some(FilterResult::Excluded) => {
+                return Some((evaluation.excluded_by.first().copied().unwrap_or_default(), Vec::new()));
+            }
+            _ => evaluation.pre_filter_rejection.as_ref()?,
+        };
+        Some((rejected.plugin.unwrap_or_default(), rejected.rejection.reasons()))
+    }
+}
+
+fn restore(world: &mut World, sizes: &[(Str, i64)]) {
+    for (name, size) in sizes {
+        world.replace_image_size(name, *size);
+    }
+}
+
+fn node_name(world: &World, row: NodeRow) -> Str {
+    world.node(row).map(|node| Str::new(node.name())).unwrap_or_default()
+}
+
+fn node_scores(world: &World, table: &ScoreTable, at: usize) -> NodeScores {
+    NodeScores {
+        node: node_name(world, table.rows[at]),
+        total: table.totals[at],
+        scores: table.plugins.iter().map(|(plugin, scores)| (*plugin, scores[at])).collect(),
+    }
+}
+
+/// How much lower the total of a feasible row is than that of the first best row.
+fn loss(world: &World, table: &ScoreTable, row: NodeRow) -> Option<ScoreLoss> {
+    let at = table.index_of(row)?;
+    let best = table.best_total()?;
+    let best_at = table.totals.iter().position(|total| *total == best)?;
+    let scores = table.plugins.iter().map(|(plugin, scores)| ScoreDifference {
+        plugin,
+        chosen: scores[at],
+        best: scores[best_at],
+    });
+    Some(ScoreLoss {
+        total: table.totals[at],
+        best,
+        best_node: node_name(world, table.rows[best_at]),
+        by: scores.filter(|it| it.chosen != it.best).collect(),
+    })
+}

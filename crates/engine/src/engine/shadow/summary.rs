@@ -1,0 +1,341 @@
+//! What all comparisons together say: whether the other scheduler decides like ours.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use super::comparison::{NodeScores, OrderOf, ScoreLoss, ShadowComparison, ShadowResult, Unexplained};
+
+/// A verdict needs this many comparisons.
+const N_COMPARED_MIN: u64 = 1000;
+
+/// The schedulers agree if fewer than one in this many decisions is unexplained.
+const ONE_IN: u64 = 1000;
+
+/// How many unexplained decisions are kept with all details.
+const N_TRACES_MAX: usize = 1000;
+
+/// What an unexplained decision costs a hypothesis, in bits; an explained one costs the logarithm of the number of equally good nodes.
+const UNEXPLAINED_BITS: u64 = 20;
+
+/// How many hypotheses are shown.
+const N_SHOWN: usize = 3;
+
+/// Counts of comparisons, and the unexplained ones.
+#[derive(Clone, Debug, Default)]
+pub struct ShadowSummary {
+    results: BTreeMap<&'static str, ResultCount>,
+    /// Same choices in an earlier state than that in which the binding arrived.
+    n_in_earlier_states: u64,
+    orders: BTreeMap<OrderOf, u64>,
+    plugins: BTreeMap<&'static str, PluginDifferences>,
+    rejections: BTreeMap<&'static str, u64>,
+    weights: BTreeMap<(&'static str, (i64, i64)), Hypothesis>,
+    traces: Vec<Trace>,
+}
+
+/// How many comparisons have a result, and the points by which the chosen nodes' totals were lower.
+#[derive(Clone, Copy, Debug, Default)]
+struct ResultCount {
+    n: u64,
+    points: i64,
+    points_max: i64,
+}
+
+/// How a plugin's weighted scores of chosen nodes differ from those of our best nodes, where the choice was not a best one.
+#[derive(Clone, Copy, Debug, Default)]
+struct PluginDifferences {
+    n_lower: u64,
+    points_lower: i64,
+    n_higher: u64,
+    points_higher: i64,
+}
+
+/// What another weight of a plugin would explain.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hypothesis {
+    n_explained: u64,
+    /// How many bits it saves in comparison with no explanation.
+    bits: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Trace {
+    /// The number of the recording's entry whose effects contain the comparison.
+    entry: Option<u64>,
+    comparison: ShadowComparison,
+}
+
+/// Whether the other scheduler decides like ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShadowVerdict {
+    /// Too few decisions were compared.
+    TooFew,
+    /// Hardly a decision is unexplained.
+    Agrees,
+    /// More decisions are unexplained than chance would explain.
+    Differs,
+}
+
+impl ShadowVerdict {
+    /// Its name in the report.
+    pub fn name(self) -> &'static str {
+        match self {
+            ShadowVerdict::TooFew => "too few decisions",
+            ShadowVerdict::Agrees => "agrees",
+            ShadowVerdict::Differs => "differs",
+        }
+    }
+}
+
+impl ShadowSummary {
+    /// Adds a comparison; `entry` is the number of the recording's entry that contains it.
+    pub fn add(&mut self, comparison: &ShadowComparison, entry: Option<u64>) {
+        let result = &comparison.result;
+        let count = self.results.entry(result.name()).or_default();
+        count.n += 1;
+        if let Some(loss) = result.loss() {
+            count.points += loss.best - loss.total;
+            count.points_max = count.points_max.max(loss.best - loss.total);
+            self.add_differences(loss);
+        }
+        match result {
+            ShadowResult::SameChoicePossible { n_bindings, .. } => {
+                self.n_in_earlier_states += u64::from(*n_bindings > 0);
+            }
+            ShadowResult::ExplainedByOrder { order, .. } => {
+                *self.orders.entry(*order).or_default() += 1;
+            }
+            ShadowResult::Unexplained(trace) => {
+                self.add_unexplained(trace);
+                if self.traces.len() < N_TRACES_MAX {
+                    self.traces.push(Trace { entry, comparison: comparison.clone() });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn add_differences(&mut self, loss: &ScoreLoss) {
+        for it in &loss.by {
+            let plugin = self.plugins.entry(it.plugin).or_default();
+            if it.chosen < it.best {
+                plugin.n_lower += 1;
+                plugin.points_lower += it.best - it.chosen;
+            } else {
+                plugin.n_higher += 1;
+                plugin.points_higher += it.chosen - it.best;
+            }
+        }
+    }
+
+    fn add_unexplained(&mut self, trace: &Unexplained) {
+        if let Some((plugin, _)) = &trace.rejected_by {
+            *self.rejections.entry(plugin).or_default() += 1;
+        }
+        for it in &trace.weights {
+            let hypothesis = self.weights.entry((it.plugin, it.factor)).or_default();
+            hypothesis.n_explained += 1;
+            let bits = u64::from(it.n_best.max(1).ilog2());
+            hypothesis.bits += UNEXPLAINED_BITS.saturating_sub(bits);
+        }
+    }
+
+    fn count(&self, name: &str) -> ResultCount {
+        self.results.get(name).copied().unwrap_or_default()
+    }
+
+    /// Number of all comparisons, also those without a result.
+    pub fn n_compared(&self) -> u64 {
+        self.results.values().map(|count| count.n).sum()
+    }
+
+    /// Number of comparisons that were examined.
+    fn n_examined(&self) -> u64 {
+        self.n_compared() - self.count("not_examined").n - self.count("undecided").n
+    }
+
+    /// Number of unexplained decisions.
+    pub fn n_unexplained(&self) -> u64 {
+        self.count("unexplained").n
+    }
+
+    /// Whether the schedulers decide alike.
+    pub fn verdict(&self) -> ShadowVerdict {
+        let (n, n_unexplained) = (self.n_examined(), self.n_unexplained());
+        if n < N_COMPARED_MIN {
+            ShadowVerdict::TooFew
+        } else if n_unexplained * ONE_IN < n {
+            ShadowVerdict::Agrees
+        } else {
+            ShadowVerdict::Differs
+        }
+    }
+
+    /// The best factor of each plugin's weight, the one that explains most first.
+    fn hypotheses(&self) -> Vec<(&'static str, (i64, i64), Hypothesis)> {
+        let mut best: BTreeMap<&'static str, ((i64, i64), Hypothesis)> = BTreeMap::new();
+        for ((plugin, factor), hypothesis) in &self.weights {
+            let known = best.entry(plugin).or_insert((*factor, *hypothesis));
+            if hypothesis.bits > known.1.bits {
+                *known = (*factor, *hypothesis);
+            }
+        }
+        let mut all: Vec<_> =
+            best.into_iter().map(|(plugin, (factor, it))| (plugin, factor, it)).collect();
+        all.sort_by_key(|(_, _, it)| std::cmp::Reverse(it.bits));
+        all
+    }
+
+    /// The plugin that the other scheduler has with another weight, or does not have, if that explains at least half of the unexplained
+    /// decisions.
+    pub fn differing_plugin(&self) -> Option<&'static str> {
+        if self.verdict() != ShadowVerdict::Differs {
+            return None;
+        }
+        let half = |n: u64| 2 * n >= self.n_unexplained();
+        let rejecting = self.rejections.iter().max_by_key(|(_, n)| **n);
+        if let Some((plugin, _)) = rejecting.filter(|(_, n)| half(**n)) {
+            return Some(plugin);
+        }
+        let hypotheses = self.hypotheses();
+        let first = hypotheses.first().filter(|(_, _, it)| half(it.n_explained));
+        first.map(|(plugin, _, _)| *plugin)
+    }
+
+    /// The report of `--shadow-report`.
+    pub fn to_json(&self) -> Value {
+        let results = self.results.iter().map(|(name, count)| {
+            let ResultCount { n, points, points_max } = count;
+            let value = json!({"pods": n, "pointsLost": points, "mostPointsLost": points_max});
+            ((*name).to_owned(), value)
+        });
+        let plugins = self.plugins.iter().map(|(plugin, it)| {
+            let value = json!({
+                "podsLower": it.n_lower, "pointsLower": it.points_lower,
+                "podsHigher": it.n_higher, "pointsHigher": it.points_higher});
+            ((*plugin).to_owned(), value)
+        });
+        let weights = self.hypotheses().into_iter().map(|(plugin, factor, it)| {
+            json!({"plugin": plugin, "weightFactor": factor_text(factor), "explains": it.n_explained, "bits": it.bits})
+        });
+        json!({
+            "verdict": self.verdict().name(),
+            "differingPlugin": self.differing_plugin(),
+            "comparedPods": self.n_compared(),
+            "results": results.collect::<serde_json::Map<_, _>>(),
+            "sameChoiceInEarlierState": self.n_in_earlier_states,
+            "explainedByOrderOf": self.orders.iter().map(|(order, n)| (order.name().to_owned(), json!(n))).collect::<serde_json::Map<_, _>>(),
+            "scoresOfChosenNodes": plugins.collect::<serde_json::Map<_, _>>(),
+            "otherWeights": weights.collect::<Vec<_>>(),
+            "rejectedBy": self.rejections,
+            "unexplained": self.traces.iter().map(trace_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn factor_text((numerator, denominator): (i64, i64)) -> String {
+    match denominator {
+        1 => numerator.to_string(),
+        _ => format!("{numerator}/{denominator}"),
+    }
+}
+
+fn trace_json(trace: &Trace) -> Value {
+    let comparison = &trace.comparison;
+    let ShadowResult::Unexplained(it) = &comparison.result else { return Value::Null };
+    let scores = |node: &NodeScores| {
+        let scores = node.scores.iter().map(|(plugin, score)| ((*plugin).to_owned(), json!(score)));
+        json!({"node": node.node.as_str(), "total": node.total, "scores": scores.collect::<serde_json::Map<_, _>>()})
+    };
+    let weights = it.weights.iter().map(|it| {
+        json!({"plugin": it.plugin, "weightFactor": factor_text(it.factor), "bestNodes": it.n_best})
+    });
+    json!({
+        "pod": comparison.pod,
+        "profile": comparison.profile.as_str(),
+        "node": comparison.node.as_str(),
+        "recordingEntry": trace.entry,
+        "rejectedBy": it.rejected_by.as_ref().map(|(plugin, reasons)| json!({"plugin": plugin, "reasons": reasons})),
+        "chosen": it.chosen.as_ref().map(scores),
+        "best": it.best_nodes.iter().map(scores).collect::<Vec<_>>(),
+        "feasibleNodes": it.n_feasible,
+        "betterNodes": it.n_better,
+        "sampledNodes": it.n_wanted,
+        "comparedStates": it.n_states,
+        "bindings": it.bindings,
+        "otherWeights": weights.collect::<Vec<_>>(),
+    })
+}
+
+/// One screen.
+impl fmt::Display for ShadowSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let n = self.n_compared();
+        writeln!(f, "Shadow: {n} decisions of the other scheduler were compared")?;
+        let mut line = |title: &str, name: &str, detail: String| {
+            let count = self.count(name);
+            let percent = 100.0 * count.n as f64 / n.max(1) as f64;
+            let lost = match count.points {
+                0 => String::new(),
+                points => {
+                    let mean = points as f64 / count.n.max(1) as f64;
+                    format!("  points lost: {mean:.1} per pod, at most {}", count.points_max)
+                }
+            };
+            writeln!(f, "  {title:32}{:>9} {percent:7.2} %{lost}{detail}", count.n)
+        };
+        let earlier = match self.n_in_earlier_states {
+            0 => String::new(),
+            n => format!("  {n} of them in an earlier state"),
+        };
+        line("same choice possible", "same_choice_possible", earlier)?;
+        line("better node missed by sampling", "better_node_missed", String::new())?;
+        let orders = self.orders.iter().map(|(order, n)| format!("  {}: {n}", order.name()));
+        line("explained by order", "explained_by_order", orders.collect())?;
+        line("unexplained", "unexplained", String::new())?;
+        line("not examined", "not_examined", String::new())?;
+        line("undecided", "undecided", String::new())?;
+        if !self.plugins.is_empty() {
+            writeln!(f, "Where the node was not a best one, its weighted scores in comparison with the best node's:")?;
+        }
+        for (plugin, it) in &self.plugins {
+            writeln!(
+                f,
+                "  {plugin:32}lower for {} pods ({} points), higher for {} ({} points)",
+                it.n_lower, it.points_lower, it.n_higher, it.points_higher
+            )?;
+        }
+        self.write_verdict(f)
+    }
+}
+
+impl ShadowSummary {
+    fn write_verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.verdict() {
+            ShadowVerdict::TooFew => {
+                write!(f, "Too few decisions for a verdict: at least {N_COMPARED_MIN} are needed.")
+            }
+            ShadowVerdict::Agrees => write!(
+                f,
+                "The schedulers decide alike: fewer than one in {ONE_IN} decisions is unexplained. You can switch."
+            ),
+            ShadowVerdict::Differs => {
+                let n = self.n_unexplained();
+                write!(f, "The schedulers DIFFER: do not switch before this is explained.")?;
+                for (plugin, n_rejected) in &self.rejections {
+                    write!(f, "\n  {plugin} rejects the chosen node here: {n_rejected} of {n} unexplained decisions")?;
+                }
+                for (plugin, factor, it) in self.hypotheses().into_iter().take(N_SHOWN) {
+                    let (factor, n_explained) = (factor_text(factor), it.n_explained);
+                    write!(f, "\n  {plugin} with {factor} times the weight would explain {n_explained} of {n} unexplained decisions")?;
+                }
+                if let Some(plugin) = self.differing_plugin() {
+                    write!(f, "\n  Compare the configuration of {plugin} first.")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
