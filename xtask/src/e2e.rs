@@ -30,6 +30,7 @@ mod record;
 mod reload;
 mod replicas;
 mod sample_plugin;
+mod shadow;
 mod two_schedulers;
 mod upstream_components;
 mod volumes;
@@ -141,6 +142,8 @@ enum E2eCommand {
     Rbac(rbac::Args),
     /// Compare kube-scheduler and Loadmaster with PersistentVolumeClaims and kube-controller-manager.
     Volumes(volumes::Args),
+    /// Run Loadmaster as a shadow of kube-scheduler, and check its report.
+    Shadow(shadow::Args),
     /// Run the example sample-plugin with the roles and configuration of its manifest.
     SamplePlugin(sample_plugin::Args),
 }
@@ -224,6 +227,7 @@ async fn dispatch(what: &E2eCommand) -> Result<bool> {
         E2eCommand::Permissions(args) => permissions::run(args).await,
         E2eCommand::Rbac(args) => rbac::run(args).await,
         E2eCommand::Volumes(args) => volumes::run(args).await,
+        E2eCommand::Shadow(args) => shadow::run(args).await,
         E2eCommand::SamplePlugin(args) => sample_plugin::run(args).await,
     }
 }

@@ -30,6 +30,7 @@ mod permissions;
 mod recording;
 mod reload;
 pub mod service;
+mod shadow_report;
 #[cfg(test)]
 mod testkit;
 
@@ -74,6 +75,7 @@ use recording::Recording;
 pub use recording::RecordingError;
 use reload::{ReloadSource, ReloadStatus, Reloader};
 use service::{RunningServices, Service, ServiceContext};
+use shadow_report::ShadowReport;
 
 /// Watch events that wait for the engine; when the channel is full, the watches stop reading from the API server.
 const WATCH_EVENTS_MAX: usize = 16 << 10;
@@ -364,6 +366,7 @@ impl Daemon {
             ),
             kinds,
             leading: leading_sender,
+            shadow_report: ShadowReport::new(&self.ready.options.loadmaster.shadow_report),
         })?;
         if let Some(source) = reload_source {
             let options = reflector_options.clone();

@@ -16,8 +16,8 @@ use crate::controllers;
 #[derive(clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct Args {
-    /// Flags of kube-scheduler, and of Loadmaster: `--shadow`, `--record`, `--record-max-size`, `--check-every`,
-    /// `--with-controllers`, `--watch-config`.
+    /// Flags of kube-scheduler, and of Loadmaster: `--shadow`, `--shadow-report`, `--record`, `--record-max-size`,
+    /// `--check-every`, `--with-controllers`, `--watch-config`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
     flags: Vec<OsString>,
 }

@@ -31,6 +31,10 @@ pub struct LoadmasterFlags {
     /// Shadow mode: write nothing to the cluster, and compare each decision with that of the active scheduler.
     #[arg(long, value_name = "bool", default_value = "false", value_parser = pflag::boolean, action = ArgAction::Set)]
     pub shadow: bool,
+    /// In shadow mode, write a report to this file, as JSON, every 30 seconds and at the end: whether the other scheduler decides alike, and all
+    /// that is known of each decision that nothing explains.
+    #[arg(long, value_name = "string", default_value = "")]
+    pub shadow_report: String,
     /// Record all events and decisions to this file, which must not exist, for the command `replay`. The file contains the pods,
     /// nodes and other objects of the cluster as received from the API server.
     #[arg(long, value_name = "string", default_value = "")]

@@ -220,6 +220,7 @@ fn loadmaster_flags() {
     let Ok(ParsedCommandLine::Run(options)) = parse_command_line([
         "kube-scheduler",
         "--shadow",
+        "--shadow-report=r",
         "--record=f",
         "--record-max-size=5Mi",
         "--check-every=9",
@@ -230,6 +231,7 @@ fn loadmaster_flags() {
     let flags = &options.loadmaster;
     assert!(flags.shadow && flags.record == "f" && flags.record_max_size == 5 << 20);
     assert_eq!(flags.check_every, 9);
+    assert_eq!(flags.shadow_report, "r");
     assert!(flags.with_controllers);
     assert!(options.validate().is_empty());
     assert!(!options.all_flag_values().iter().any(|(name, _)| name == "record"));
@@ -239,6 +241,12 @@ fn loadmaster_flags() {
         panic!()
     };
     assert_eq!(options.validate(), ["--record-max-size requires --record"]);
+    let Ok(ParsedCommandLine::Run(options)) =
+        parse_command_line(["kube-scheduler", "--shadow-report=r"])
+    else {
+        panic!()
+    };
+    assert_eq!(options.validate(), ["--shadow-report requires --shadow"]);
     let Ok(ParsedCommandLine::Print(help)) = parse_command_line(["kube-scheduler", "--help"])
     else {
         panic!()

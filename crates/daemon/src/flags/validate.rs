@@ -26,6 +26,9 @@ pub(super) fn validate(options: &Options) -> Vec<String> {
     if options.loadmaster.record.is_empty() && options.loadmaster.record_max_size > 0 {
         errors.push("--record-max-size requires --record".to_owned());
     }
+    if !options.loadmaster.shadow_report.is_empty() && !options.loadmaster.shadow {
+        errors.push("--shadow-report requires --shadow".to_owned());
+    }
     errors
 }
 

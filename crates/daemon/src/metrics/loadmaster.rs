@@ -32,7 +32,7 @@ impl LoadmasterMetrics {
         Ok(LoadmasterMetrics {
             shadow_agreement: families.counters(def(
                 "loadmaster_shadow_decisions_total",
-                "Number of pods bound by the other scheduler in shadow mode, by whether their node was among the best nodes of Loadmaster.",
+                "Number of pods bound by the other scheduler in shadow mode, by the result of the comparison with Loadmaster's decision: same_choice_possible, better_node_missed (by sampling), explained_by_order, unexplained, not_examined (too many mismatches at a time) or undecided.",
                 ALPHA,
                 ["profile", "agreement"],
             ))?,

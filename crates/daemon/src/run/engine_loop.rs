@@ -9,7 +9,7 @@ use loadmaster_client::Kind;
 use loadmaster_client::api_dispatcher::{ApiCall, ApiDispatcher, FinishedCall};
 use loadmaster_client::event_recorder::EventRecorder;
 use loadmaster_client::reflector::{KindUnavailableReason, ReflectorEvent};
-use loadmaster_engine::engine::{CycleResult, EngineConfiguration};
+use loadmaster_engine::engine::{CycleResult, EngineConfiguration, Observation};
 use loadmaster_engine::{Effect, Effects, Engine, EngineEvent, Now};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
@@ -22,6 +22,7 @@ use super::missing_kinds::MissingKinds;
 use super::observations::ClientCounts;
 use super::recording::Recording;
 use super::service::ServiceRequest;
+use super::shadow_report::ShadowReport;
 use super::{clock, event_conversion, observations};
 use crate::logs::Logs;
 use crate::metrics::Metrics;
@@ -87,6 +88,8 @@ pub(super) struct EngineLoop {
     pub kinds: Vec<Kind>,
     /// Notifies services whether this replica is the leader.
     pub leading: watch::Sender<bool>,
+    /// What a shadow has found.
+    pub shadow_report: ShadowReport,
 }
 
 /// What ended the sleep of the thread.
@@ -158,6 +161,7 @@ impl EngineLoop {
                 self.sleep(&mut state);
             }
         }
+        self.shadow_report.finish();
     }
 
     fn drain_channels(&mut self, state: &mut LoopState) -> usize {
@@ -209,9 +213,7 @@ impl EngineLoop {
             recording.record_event(now, &event, raw);
         }
         self.engine.apply_event(now, event, &mut state.effects);
-        if let Some(recording) = &mut self.recording {
-            recording.record_effects(now, &state.effects[before..], None);
-        }
+        self.finish_call(now, &state.effects[before..], None);
     }
 
     fn cycle(&mut self, now: Now, state: &mut LoopState) -> CycleResult {
@@ -220,9 +222,7 @@ impl EngineLoop {
             recording.record_cycle(now);
         }
         let result = self.engine.cycle(now, &mut state.effects);
-        if let Some(recording) = &mut self.recording {
-            recording.record_effects(now, &state.effects[before..], Some(result));
-        }
+        self.finish_call(now, &state.effects[before..], Some(result));
         result
     }
 
@@ -232,8 +232,19 @@ impl EngineLoop {
             recording.record_timeouts(now);
         }
         self.engine.handle_timeouts(now, &mut state.effects);
+        self.finish_call(now, &state.effects[before..], None);
+    }
+
+    /// Records the effects of a call, and adds a shadow's comparisons to the report.
+    fn finish_call(&mut self, now: Now, effects: &[Effect], cycled: Option<CycleResult>) {
+        let entry = self.recording.as_ref().and_then(Recording::last_entry);
+        for effect in effects {
+            if let Effect::Observe(Observation::ShadowCompared(comparison)) = effect {
+                self.shadow_report.add(comparison, entry);
+            }
+        }
         if let Some(recording) = &mut self.recording {
-            recording.record_effects(now, &state.effects[before..], None);
+            recording.record_effects(now, effects, cycled);
         }
     }
 
@@ -392,6 +403,7 @@ impl EngineLoop {
         if now.mono.0 >= state.ages_updated_at + AGES_PERIOD_NANOS {
             state.ages_updated_at = now.mono.0;
             observations::update_pending_ages(&self.engine, &self.metrics, now.wall);
+            self.shadow_report.write_if_due(now);
         }
     }
 

@@ -200,6 +200,11 @@ impl Recording {
         }
     }
 
+    /// The number of the last entry, which `replay` shows, while the recording runs.
+    pub fn last_entry(&self) -> Option<u64> {
+        self.blocks.as_ref().map(|_| self.writer.n_entries())
+    }
+
     /// Whether an entry is to be written. The first entry of a block sets the block's age.
     fn begin_entry(&mut self, now: Now) -> bool {
         if self.writer.is_empty() {

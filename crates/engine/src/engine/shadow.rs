@@ -21,7 +21,7 @@ use loadmaster_api::Str;
 use loadmaster_framework::world::Trial;
 use loadmaster_framework::{NodeRow, PodInfo};
 
-use super::Engine;
+use super::{Engine, ProfileScheduler};
 use super::effect::{Effect, Effects, Observation};
 use super::extender_cycle::has_interested_extenders;
 use crate::queue::ProfileIdx;
@@ -29,13 +29,14 @@ use crate::time::{MonoTime, Now};
 
 pub use comparison::{
     NodeScores, OrderOf, ScoreDifference, ScoreLoss, ShadowComparison, ShadowResult, Unexplained,
-    WeightFactor,
+    WeightEvidence,
 };
 use history::History;
 pub(super) use history::Step;
-use image_sizes::ImageSizes;
+use image_sizes::{ImageSizes, pod_images, restore_sizes};
 use search::{Mismatch, N_STEPS, Search};
 pub use summary::{ShadowSummary, ShadowVerdict};
+use weights::evidence;
 
 /// How long a mismatch waits for bindings of pods that were decided earlier.
 const DELAY_NANOS: u64 = 1_000_000_000;
@@ -49,12 +50,16 @@ const N_TABLES_PER_PERIOD: usize = 1000;
 /// The maximum number of mismatches that wait.
 const N_WAITING_MAX: usize = 4096;
 
+/// One in this many same choices is evaluated for what it says of other weights.
+const EVIDENCE_EVERY: u64 = 8;
+
 /// Mismatches that wait, and what is needed to examine them.
 #[derive(Default)]
 pub(super) struct Shadow {
     history: History,
     waiting: VecDeque<WaitingMismatch>,
     sizes: ImageSizes,
+    n_same_choices: u64,
 }
 
 struct WaitingMismatch {
@@ -100,7 +105,10 @@ impl Engine {
             self.result_on_arrival(profile_idx, pod, row)
         };
         match result {
-            Some(result) => effects.push(self.comparison(profile_idx, pod, node, result)),
+            Some(result) => {
+                let evidence = self.evidence_on_arrival(profile_idx, pod, row, &result);
+                effects.push(self.comparison(profile_idx, pod, node, result, evidence));
+            }
             None => {
                 let due = (now.mono.0 + DELAY_NANOS).next_multiple_of(PERIOD_NANOS);
                 self.shadow.waiting.push_back(WaitingMismatch {
@@ -135,16 +143,47 @@ impl Engine {
         })
     }
 
+    /// What a part of the same choices say of other weights, and how many choices that stands for.
+    fn evidence_on_arrival(
+        &mut self,
+        profile_idx: ProfileIdx,
+        pod: &Arc<PodInfo>,
+        row: NodeRow,
+        result: &ShadowResult,
+    ) -> (Vec<WeightEvidence>, u32) {
+        if !matches!(result, ShadowResult::SameChoicePossible { .. }) {
+            return (Vec::new(), 0);
+        }
+        self.shadow.n_same_choices += 1;
+        if !self.shadow.n_same_choices.is_multiple_of(EVIDENCE_EVERY) {
+            return (Vec::new(), 0);
+        }
+        let Engine { world, profiles, shadow: Shadow { sizes, .. }, .. } = self;
+        let ProfileScheduler { profile, scheduler, .. } = &mut profiles[profile_idx.0 as usize];
+        let images = pod_images(world, pod);
+        let own_sizes = sizes.apply_likely(world, &images);
+        let table = scheduler.score_table(world, pod, None);
+        restore_sizes(world, &own_sizes);
+        let Ok(table) = table else { return (Vec::new(), 0) };
+        let Some(at) = table.index_of(row) else { return (Vec::new(), 0) };
+        let n_nodes = world.nodes().len() - table.excluded.len();
+        let n_wanted = profile
+            .upstream_sampling
+            .num_feasible_nodes_to_find(n_nodes, !table.plugins.is_empty());
+        (evidence(&table, at, n_wanted), EVIDENCE_EVERY as u32)
+    }
+
     fn comparison(
         &self,
         profile_idx: ProfileIdx,
         pod: &PodInfo,
         node: &Str,
         result: ShadowResult,
+        (evidence, n_evidence): (Vec<WeightEvidence>, u32),
     ) -> Effect {
-        let profile = self.scheduler_name(profile_idx);
-        let comparison =
-            ShadowComparison { pod: pod.full_name(), profile, node: node.clone(), result };
+        let (pod, profile) = (pod.full_name(), self.scheduler_name(profile_idx));
+        let node = node.clone();
+        let comparison = ShadowComparison { pod, profile, node, result, evidence, n_evidence };
         Effect::Observe(Observation::ShadowCompared(Box::new(comparison)))
     }
 
@@ -176,11 +215,11 @@ impl Engine {
             }
             let Some(row) = trial.nodes().row(&waiting.node) else {
                 let message = format!("node {} no longer exists", waiting.node);
-                results.push(ShadowResult::Undecided { message });
+                results.push((ShadowResult::Undecided { message }, Vec::new()));
                 continue;
             };
             if profiles.is_replaced(waiting.profile_idx) || history.get(position).is_none() {
-                results.push(ShadowResult::NotExamined);
+                results.push((ShadowResult::NotExamined, Vec::new()));
                 continue;
             }
             let profile_scheduler = &mut profiles[waiting.profile_idx.0 as usize];
@@ -195,13 +234,21 @@ impl Engine {
                 after: history.after(position, N_STEPS).collect(),
             };
             let scheduler = &mut profile_scheduler.scheduler;
-            let search = Search { scheduler, sizes, mismatch, n_tables: 0, n_left: &mut n_left };
-            results.push(search.run(&mut Trial::new(trial.world_mut())));
+            let mut search = Search {
+                scheduler,
+                sizes,
+                mismatch,
+                n_tables: 0,
+                evidence: Vec::new(),
+                n_left: &mut n_left,
+            };
+            let result = search.run(&mut Trial::new(trial.world_mut()));
+            results.push((result, search.evidence));
         }
         drop(trial);
-        for (waiting, result) in due.iter().zip(results.into_iter().rev()) {
+        for (waiting, (result, evidence)) in due.iter().zip(results.into_iter().rev()) {
             let WaitingMismatch { profile_idx, pod, node, .. } = waiting;
-            effects.push(self.comparison(*profile_idx, pod, node, result));
+            effects.push(self.comparison(*profile_idx, pod, node, result, (evidence, 1)));
         }
     }
 }

@@ -21,6 +21,7 @@ pub struct MissingObjectBytes;
 pub struct RecordingWriter {
     out: Vec<u8>,
     clock: Clock,
+    n_entries: u64,
 }
 
 impl RecordingWriter {
@@ -68,6 +69,11 @@ impl RecordingWriter {
         self.push(0, 0, EntryBody::End(ended.code()));
     }
 
+    /// Number of entries that have been written, which is the number of the last one.
+    pub fn n_entries(&self) -> u64 {
+        self.n_entries
+    }
+
     /// Number of bytes that have been written and not taken.
     pub fn len(&self) -> usize {
         self.out.len()
@@ -90,6 +96,7 @@ impl RecordingWriter {
     }
 
     fn push(&mut self, mono: i64, wall: i64, step: EntryBody) {
+        self.n_entries += 1;
         let entry = message::Entry { mono, wall, step: Some(step) };
         // Writing to a Vec cannot fail.
         let _ = entry.encode_length_delimited(&mut self.out);

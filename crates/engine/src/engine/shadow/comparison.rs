@@ -14,6 +14,10 @@ pub struct ShadowComparison {
     /// The node to which it was bound.
     pub node: Str,
     pub result: ShadowResult,
+    /// How much more likely other weights make the decision. Every mismatch has it, and a part of the others.
+    pub evidence: Vec<WeightEvidence>,
+    /// How many decisions the evidence stands for.
+    pub n_evidence: u32,
 }
 
 /// Whether our scheduler could have made the other one's decision, and if not, why.
@@ -96,8 +100,6 @@ pub struct Unexplained {
     pub n_states: usize,
     /// Bindings to the chosen node and the best nodes shortly before and after, as `pod on node`.
     pub bindings: Vec<String>,
-    /// Other weights with which the chosen node would be a best one.
-    pub weights: Vec<WeightFactor>,
 }
 
 /// The weighted scores of a node.
@@ -108,14 +110,14 @@ pub struct NodeScores {
     pub scores: Vec<(&'static str, i64)>,
 }
 
-/// A plugin's weight, multiplied by `factor`, would explain the decision.
+/// What a decision says of a plugin's weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WeightFactor {
+pub struct WeightEvidence {
     pub plugin: &'static str,
-    /// Numerator and denominator.
+    /// What the weight is multiplied by: numerator and denominator.
     pub factor: (i64, i64),
-    /// How many nodes would be equally good.
-    pub n_best: usize,
+    /// How much more likely that makes the decision: the logarithm of the ratio, in thousandths of bits.
+    pub millibits: i64,
 }
 
 impl ShadowResult {

@@ -41,6 +41,13 @@ pub(super) fn pod_images(world: &World, pod: &PodInfo) -> Vec<PodImage> {
     images
 }
 
+/// Sets sizes back that [`ImageSizes::apply_likely`] returned.
+pub(super) fn restore_sizes(world: &mut World, sizes: &[(Str, i64)]) {
+    for (name, size) in sizes {
+        world.replace_image_size(name, *size);
+    }
+}
+
 /// Which sizes have explained decisions, and how many of them.
 #[derive(Default)]
 pub(super) struct ImageSizes {

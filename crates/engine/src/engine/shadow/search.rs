@@ -4,11 +4,13 @@ use loadmaster_api::Str;
 use loadmaster_framework::world::Trial;
 use loadmaster_framework::{NodeRow, PodInfo, World};
 
-use super::comparison::{NodeScores, OrderOf, ScoreDifference, ScoreLoss, ShadowResult, Unexplained};
+use super::comparison::{
+    NodeScores, OrderOf, ScoreDifference, ScoreLoss, ShadowResult, Unexplained, WeightEvidence,
+};
 use super::history::{HistoryEntry, Step};
-use super::image_sizes::{ImageSizes, pod_images};
+use super::image_sizes::{ImageSizes, pod_images, restore_sizes};
 use super::sample::{SampledNode, find_sample};
-use super::weights;
+use super::weights::evidence;
 use crate::evaluate::FilterResult;
 use crate::node_sampling::NodeSampling;
 use crate::scheduler::{Scheduler, ScoreTable};
@@ -53,6 +55,8 @@ pub(super) struct Search<'a> {
     pub sizes: &'a mut ImageSizes,
     pub mismatch: Mismatch<'a>,
     pub n_tables: usize,
+    /// What the decision says of other weights.
+    pub evidence: Vec<WeightEvidence>,
     /// How many evaluations are left for all searches.
     pub n_left: &'a mut usize,
 }
@@ -67,7 +71,7 @@ type Found = Result<Option<ShadowResult>, SearchEnd>;
 
 impl Search<'_> {
     /// The result of the comparison; the trial is in the state in which the binding arrived.
-    pub fn run(mut self, trial: &mut Trial<'_>) -> ShadowResult {
+    pub fn run(&mut self, trial: &mut Trial<'_>) -> ShadowResult {
         match self.explain(trial) {
             Ok(result) => result,
             Err(SearchEnd::Failed(message)) => ShadowResult::Undecided { message },
@@ -86,7 +90,11 @@ impl Search<'_> {
 
     fn explain(&mut self, trial: &mut Trial<'_>) -> Result<ShadowResult, SearchEnd> {
         let row = self.mismatch.row;
-        let base = self.table(trial.world_mut(), None)?;
+        // The first evaluations are always made, because only they say what differs.
+        let evaluate = |world: &mut World, scheduler: &mut Scheduler| {
+            scheduler.score_table(world, self.mismatch.pod, None).map_err(SearchEnd::Failed)
+        };
+        let base = evaluate(trial.world_mut(), self.scheduler)?;
         let is_nominated = *self.mismatch.pod.nominated_node_name == **self.mismatch.node;
         if is_nominated && base.index_of(row).is_some() {
             return Ok(ShadowResult::SameChoicePossible { n_best: 1, n_bindings: 0 });
@@ -98,14 +106,20 @@ impl Search<'_> {
         let by_order = |order| ShadowResult::ExplainedByOrder { order, loss: loss.clone() };
         let images = pod_images(trial, self.mismatch.pod);
         let own_sizes = self.sizes.apply_likely(trial.world_mut(), &images);
-        let sized = if own_sizes.is_empty() { base.clone() } else { self.table(trial.world_mut(), None)? };
+        let sized = match own_sizes.is_empty() {
+            true => base.clone(),
+            false => evaluate(trial.world_mut(), self.scheduler)?,
+        };
+        self.evidence = sized
+            .index_of(row)
+            .map_or_else(Vec::new, |at| evidence(&sized, at, self.n_wanted(&sized)));
         if sized.n_best_with(row).is_some() {
             self.sizes.confirm_likely(&images);
-            restore(trial.world_mut(), &own_sizes);
+            restore_sizes(trial.world_mut(), &own_sizes);
             return Ok(by_order(OrderOf::Images));
         }
         let found = self.in_other_states(trial, &base, &sized, &loss);
-        restore(trial.world_mut(), &own_sizes);
+        restore_sizes(trial.world_mut(), &own_sizes);
         if let Some(result) = found? {
             return Ok(result);
         }
@@ -375,12 +389,6 @@ impl Search<'_> {
         let best_nodes: Vec<NodeScores> =
             ranked.iter().map(|at| node_scores(trial, table, *at)).collect();
         let n_wanted = self.n_wanted(table).min(table.rows.len());
-        let weights = chosen.map_or_else(Vec::new, |at| {
-            weights::explaining_factors(table, at, |totals| {
-                n_wanted < table.rows.len() && self.find_sample(table, totals, at, n_wanted).is_some()
-            })
-        });
-        *self.n_left = self.n_left.saturating_sub(weights::COST);
         let is_shown = |entry: &&HistoryEntry| {
             let node = entry.step.node();
             node == self.mismatch.node || best_nodes.iter().any(|best| best.node == *node)
@@ -405,7 +413,6 @@ impl Search<'_> {
             n_wanted,
             n_states: self.n_tables,
             bindings,
-            weights,
         })
     }
 
@@ -420,12 +427,6 @@ impl Search<'_> {
             _ => evaluation.pre_filter_rejection.as_ref()?,
         };
         Some((rejected.plugin.unwrap_or_default(), rejected.rejection.reasons()))
-    }
-}
-
-fn restore(world: &mut World, sizes: &[(Str, i64)]) {
-    for (name, size) in sizes {
-        world.replace_image_size(name, *size);
     }
 }
 

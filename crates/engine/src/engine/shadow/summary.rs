@@ -16,10 +16,11 @@ const ONE_IN: u64 = 1000;
 /// How many unexplained decisions are kept with all details.
 const N_TRACES_MAX: usize = 1000;
 
-/// What an unexplained decision costs a hypothesis, in bits; an explained one costs the logarithm of the number of equally good nodes.
-const UNEXPLAINED_BITS: u64 = 20;
+/// Another weight must make all decisions more likely by this, in thousandths of bits: so much, and so much per decision.
+const MILLIBITS_MIN: i64 = 30_000;
+const MILLIBITS_PER_DECISION: i64 = 20;
 
-/// How many hypotheses are shown.
+/// How many other weights are shown.
 const N_SHOWN: usize = 3;
 
 /// Counts of comparisons, and the unexplained ones.
@@ -31,7 +32,10 @@ pub struct ShadowSummary {
     orders: BTreeMap<OrderOf, u64>,
     plugins: BTreeMap<&'static str, PluginDifferences>,
     rejections: BTreeMap<&'static str, u64>,
-    weights: BTreeMap<(&'static str, (i64, i64)), Hypothesis>,
+    /// How much more likely each other weight makes all decisions, in thousandths of bits.
+    weights: BTreeMap<(&'static str, (i64, i64)), i64>,
+    /// How many decisions that is based on.
+    n_evidence: u64,
     traces: Vec<Trace>,
 }
 
@@ -52,14 +56,6 @@ struct PluginDifferences {
     points_higher: i64,
 }
 
-/// What another weight of a plugin would explain.
-#[derive(Clone, Copy, Debug, Default)]
-struct Hypothesis {
-    n_explained: u64,
-    /// How many bits it saves in comparison with no explanation.
-    bits: u64,
-}
-
 #[derive(Clone, Debug)]
 struct Trace {
     /// The number of the recording's entry whose effects contain the comparison.
@@ -74,7 +70,7 @@ pub enum ShadowVerdict {
     TooFew,
     /// Hardly a decision is unexplained.
     Agrees,
-    /// More decisions are unexplained than chance would explain.
+    /// More decisions are unexplained, or another weight of a plugin is clearly more likely than ours.
     Differs,
 }
 
@@ -93,6 +89,11 @@ impl ShadowSummary {
     /// Adds a comparison; `entry` is the number of the recording's entry that contains it.
     pub fn add(&mut self, comparison: &ShadowComparison, entry: Option<u64>) {
         let result = &comparison.result;
+        self.n_evidence += u64::from(comparison.n_evidence);
+        for it in &comparison.evidence {
+            let millibits = self.weights.entry((it.plugin, it.factor)).or_default();
+            *millibits += it.millibits * i64::from(comparison.n_evidence);
+        }
         let count = self.results.entry(result.name()).or_default();
         count.n += 1;
         if let Some(loss) = result.loss() {
@@ -134,12 +135,6 @@ impl ShadowSummary {
         if let Some((plugin, _)) = &trace.rejected_by {
             *self.rejections.entry(plugin).or_default() += 1;
         }
-        for it in &trace.weights {
-            let hypothesis = self.weights.entry((it.plugin, it.factor)).or_default();
-            hypothesis.n_explained += 1;
-            let bits = u64::from(it.n_best.max(1).ilog2());
-            hypothesis.bits += UNEXPLAINED_BITS.saturating_sub(bits);
-        }
     }
 
     fn count(&self, name: &str) -> ResultCount {
@@ -163,45 +158,44 @@ impl ShadowSummary {
 
     /// Whether the schedulers decide alike.
     pub fn verdict(&self) -> ShadowVerdict {
-        let (n, n_unexplained) = (self.n_examined(), self.n_unexplained());
-        if n < N_COMPARED_MIN {
+        if self.n_compared() - self.count("undecided").n < N_COMPARED_MIN {
             ShadowVerdict::TooFew
-        } else if n_unexplained * ONE_IN < n {
+        } else if self.n_unexplained() * ONE_IN < self.n_examined()
+            && self.likely_weights().is_empty()
+        {
             ShadowVerdict::Agrees
         } else {
             ShadowVerdict::Differs
         }
     }
 
-    /// The best factor of each plugin's weight, the one that explains most first.
-    fn hypotheses(&self) -> Vec<(&'static str, (i64, i64), Hypothesis)> {
-        let mut best: BTreeMap<&'static str, ((i64, i64), Hypothesis)> = BTreeMap::new();
-        for ((plugin, factor), hypothesis) in &self.weights {
-            let known = best.entry(plugin).or_insert((*factor, *hypothesis));
-            if hypothesis.bits > known.1.bits {
-                *known = (*factor, *hypothesis);
+    /// Other weights that are clearly more likely than ours, one per plugin, the most likely one first: the factor, and thousandths of bits.
+    fn likely_weights(&self) -> Vec<(&'static str, (i64, i64), i64)> {
+        let least = MILLIBITS_MIN + MILLIBITS_PER_DECISION * self.n_evidence as i64;
+        let mut best: BTreeMap<&'static str, ((i64, i64), i64)> = BTreeMap::new();
+        for ((plugin, factor), millibits) in self.weights.iter().filter(|(_, it)| **it >= least) {
+            let known = best.entry(plugin).or_insert((*factor, *millibits));
+            if *millibits > known.1 {
+                *known = (*factor, *millibits);
             }
         }
         let mut all: Vec<_> =
-            best.into_iter().map(|(plugin, (factor, it))| (plugin, factor, it)).collect();
-        all.sort_by_key(|(_, _, it)| std::cmp::Reverse(it.bits));
+            best.into_iter().map(|(plugin, (factor, bits))| (plugin, factor, bits)).collect();
+        all.sort_by_key(|(_, _, millibits)| std::cmp::Reverse(*millibits));
         all
     }
 
-    /// The plugin that the other scheduler has with another weight, or does not have, if that explains at least half of the unexplained
+    /// The plugin that the other scheduler has with another weight, or that rejects the chosen nodes of at least half of the unexplained
     /// decisions.
     pub fn differing_plugin(&self) -> Option<&'static str> {
         if self.verdict() != ShadowVerdict::Differs {
             return None;
         }
-        let half = |n: u64| 2 * n >= self.n_unexplained();
         let rejecting = self.rejections.iter().max_by_key(|(_, n)| **n);
-        if let Some((plugin, _)) = rejecting.filter(|(_, n)| half(**n)) {
+        if let Some((plugin, _)) = rejecting.filter(|(_, n)| 2 * **n >= self.n_unexplained()) {
             return Some(plugin);
         }
-        let hypotheses = self.hypotheses();
-        let first = hypotheses.first().filter(|(_, _, it)| half(it.n_explained));
-        first.map(|(plugin, _, _)| *plugin)
+        self.likely_weights().first().map(|(plugin, ..)| *plugin)
     }
 
     /// The report of `--shadow-report`.
@@ -217,8 +211,8 @@ impl ShadowSummary {
                 "podsHigher": it.n_higher, "pointsHigher": it.points_higher});
             ((*plugin).to_owned(), value)
         });
-        let weights = self.hypotheses().into_iter().map(|(plugin, factor, it)| {
-            json!({"plugin": plugin, "weightFactor": factor_text(factor), "explains": it.n_explained, "bits": it.bits})
+        let weights = self.likely_weights().into_iter().map(|(plugin, factor, millibits)| {
+            json!({"plugin": plugin, "weightFactor": factor_text(factor), "bits": millibits / 1000})
         });
         json!({
             "verdict": self.verdict().name(),
@@ -228,7 +222,7 @@ impl ShadowSummary {
             "sameChoiceInEarlierState": self.n_in_earlier_states,
             "explainedByOrderOf": self.orders.iter().map(|(order, n)| (order.name().to_owned(), json!(n))).collect::<serde_json::Map<_, _>>(),
             "scoresOfChosenNodes": plugins.collect::<serde_json::Map<_, _>>(),
-            "otherWeights": weights.collect::<Vec<_>>(),
+            "likelyWeights": weights.collect::<Vec<_>>(),
             "rejectedBy": self.rejections,
             "unexplained": self.traces.iter().map(trace_json).collect::<Vec<_>>(),
         })
@@ -249,9 +243,6 @@ fn trace_json(trace: &Trace) -> Value {
         let scores = node.scores.iter().map(|(plugin, score)| ((*plugin).to_owned(), json!(score)));
         json!({"node": node.node.as_str(), "total": node.total, "scores": scores.collect::<serde_json::Map<_, _>>()})
     };
-    let weights = it.weights.iter().map(|it| {
-        json!({"plugin": it.plugin, "weightFactor": factor_text(it.factor), "bestNodes": it.n_best})
-    });
     json!({
         "pod": comparison.pod,
         "profile": comparison.profile.as_str(),
@@ -265,7 +256,6 @@ fn trace_json(trace: &Trace) -> Value {
         "sampledNodes": it.n_wanted,
         "comparedStates": it.n_states,
         "bindings": it.bindings,
-        "otherWeights": weights.collect::<Vec<_>>(),
     })
 }
 
@@ -327,9 +317,9 @@ impl ShadowSummary {
                 for (plugin, n_rejected) in &self.rejections {
                     write!(f, "\n  {plugin} rejects the chosen node here: {n_rejected} of {n} unexplained decisions")?;
                 }
-                for (plugin, factor, it) in self.hypotheses().into_iter().take(N_SHOWN) {
-                    let (factor, n_explained) = (factor_text(factor), it.n_explained);
-                    write!(f, "\n  {plugin} with {factor} times the weight would explain {n_explained} of {n} unexplained decisions")?;
+                for (plugin, factor, millibits) in self.likely_weights().into_iter().take(N_SHOWN) {
+                    let (factor, bits) = (factor_text(factor), millibits / 1000);
+                    write!(f, "\n  {plugin} with {factor} times our weight makes its decisions more likely, by {bits} bits")?;
                 }
                 if let Some(plugin) = self.differing_plugin() {
                     write!(f, "\n  Compare the configuration of {plugin} first.")?;

@@ -1,6 +1,10 @@
-//! Other weights of one plugin with which another scheduler's choice would be a best one.
+//! Whether another scheduler decides as if a plugin had another weight.
+//!
+//! One decision says little: a better node may have been missed by sampling, or be better only in our state. All decisions together say how
+//! likely each weight is. A decision counts with the logarithm of its probability, in bits: it is one of the equally good nodes of the sample,
+//! and all better nodes were missed.
 
-use super::comparison::WeightFactor;
+use super::comparison::WeightEvidence;
 use crate::scheduler::ScoreTable;
 
 /// What a weight may be multiplied by: numerator and denominator.
@@ -19,35 +23,51 @@ const FACTORS: [(i64, i64); 12] = [
     (30, 1),
 ];
 
-/// What [`explaining_factors`] costs, in evaluations.
-pub(super) const COST: usize = 20;
+/// No decision counts for more, because it may have been made in another state.
+const BITS_MAX: f64 = 10.0;
 
-/// For each plugin, the factors of its weight that make the row at index `at` a best one, or, by `is_sampled`, one of a sample. `is_sampled`
-/// is called with the other totals.
-pub(super) fn explaining_factors(
-    table: &ScoreTable,
-    at: usize,
-    is_sampled: impl Fn(&[i64]) -> bool,
-) -> Vec<WeightFactor> {
+/// How much more likely other weights make the choice of the row at index `at`, when `n_wanted` feasible nodes are looked at.
+pub(super) fn evidence(table: &ScoreTable, at: usize, n_wanted: usize) -> Vec<WeightEvidence> {
+    let n_feasible = table.rows.len();
+    let sampled = (n_wanted < n_feasible).then(|| n_wanted as f64 / n_feasible as f64);
+    let with_ours = bits(count(&table.totals, at), sampled);
     let mut found = Vec::new();
+    let mut totals = Vec::with_capacity(n_feasible);
     for (plugin, scores) in &table.plugins {
-        // A plugin that scores all nodes alike explains nothing.
-        if scores.iter().all(|score| *score == scores[at]) {
-            continue;
-        }
-        for (numerator, denominator) in FACTORS {
+        let is_constant = scores.iter().all(|score| *score == scores[at]);
+        for factor in FACTORS {
+            let (numerator, denominator) = factor;
+            // Equal scores of all nodes leave everything as it is.
+            if is_constant {
+                continue;
+            }
+            totals.clear();
             let total = |(total, score): (&i64, &i64)| {
                 (total - score) * denominator + score * numerator
             };
-            let totals: Vec<i64> = table.totals.iter().zip(scores).map(total).collect();
-            let is_best = totals.iter().all(|total| *total <= totals[at]);
-            if is_best || is_sampled(&totals) {
-                let n_best = totals.iter().filter(|total| **total == totals[at]).count();
-                found.push(WeightFactor { plugin, factor: (numerator, denominator), n_best });
-            }
+            totals.extend(table.totals.iter().zip(scores).map(total));
+            let gain = with_ours - bits(count(&totals, at), sampled);
+            found.push(WeightEvidence { plugin, factor, millibits: (gain * 1000.0) as i64 });
         }
     }
     found
+}
+
+/// Numbers of better and of equally good rows, the row itself included.
+fn count(totals: &[i64], at: usize) -> (usize, usize) {
+    let better = totals.iter().filter(|total| **total > totals[at]).count();
+    (better, totals.iter().filter(|total| **total == totals[at]).count())
+}
+
+fn bits((n_better, n_equal): (usize, usize), sampled: Option<f64>) -> f64 {
+    let bits = match sampled {
+        None if n_better > 0 => BITS_MAX,
+        None => (n_equal as f64).log2(),
+        Some(share) => {
+            (n_equal as f64 * share).max(1.0).log2() - n_better as f64 * (1.0 - share).log2()
+        }
+    };
+    bits.min(BITS_MAX)
 }
 
 #[cfg(test)]
@@ -57,28 +77,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn factors_that_make_a_row_the_best() {
+    fn weights_that_make_a_choice_more_or_less_likely() {
         let table = ScoreTable {
             rows: vec![NodeRow(0), NodeRow(1)],
             totals: vec![60, 70],
             plugins: vec![("A", vec![10, 40]), ("B", vec![50, 30]), ("C", vec![0, 0])],
             excluded: Vec::new(),
         };
-        let found = explaining_factors(&table, 0, |_| false);
-        let found: Vec<_> = found.iter().map(|it| (it.plugin, it.factor, it.n_best)).collect();
-        let want = [
-            ("A", (0, 1), 1),
-            ("A", (1, 10), 1),
-            ("A", (1, 5), 1),
-            ("A", (1, 3), 1),
-            ("A", (1, 2), 1),
-            ("B", (3, 2), 2),
-            ("B", (2, 1), 1),
-            ("B", (3, 1), 1),
-            ("B", (5, 1), 1),
-            ("B", (10, 1), 1),
-            ("B", (30, 1), 1),
-        ];
-        assert_eq!(found, want);
+        let check = |at, n_wanted, want: &[(&str, (i64, i64), i64)]| {
+            let found = evidence(&table, at, n_wanted);
+            let shown = found.iter().filter(|it| it.millibits != 0);
+            let shown: Vec<_> = shown.map(|it| (it.plugin, it.factor, it.millibits)).collect();
+            assert_eq!(shown, want, "row {at}, {n_wanted} wanted");
+        };
+        let a = [(0, 1), (1, 10), (1, 5), (1, 3), (1, 2)].map(|factor| ("A", factor));
+        let b = [(2, 1), (3, 1), (5, 1), (10, 1), (30, 1)].map(|factor| ("B", factor));
+        let all = |of_a: i64, of_b_tie: i64, of_b: i64| -> Vec<(&str, (i64, i64), i64)> {
+            let tie = [("B", (3, 2), of_b_tie)].into_iter().filter(|it| it.2 != 0);
+            let a = a.into_iter().map(|(plugin, factor)| (plugin, factor, of_a));
+            a.chain(tie).chain(b.into_iter().map(|(plugin, factor)| (plugin, factor, of_b))).collect()
+        };
+        // Not the best node of all, then the best one, then one that a sample may have missed.
+        check(0, 2, &all(10_000, 9_000, 10_000));
+        check(1, 2, &all(-10_000, -1_000, -10_000));
+        check(0, 1, &all(1_000, 1_000, 1_000));
     }
 }
