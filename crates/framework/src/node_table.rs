@@ -431,8 +431,11 @@ impl NodeTable {
     }
 
     fn remove_images(&mut self, row: NodeRow, node: &Node) {
-        let names =
-            node.status.images.iter().flat_map(|it| it.names.iter().map(|name| (name, it.size_bytes)));
+        let names = node
+            .status
+            .images
+            .iter()
+            .flat_map(|it| it.names.iter().map(|name| (name, it.size_bytes)));
         for (name, size_bytes) in names {
             let Some(state) = self.images.get_mut(name) else { continue };
             if let Ok(at) = state.rows.binary_search(&row) {

@@ -116,7 +116,8 @@ impl ShadowRun<'_> {
         let usage = theirs.process.usage()?.cpu_seconds;
         let text = fs::read(&report).context("reading the report")?;
         let report: Value = serde_json::from_slice(&text).context("parsing the report")?;
-        let title = format!("{n_nodes} nodes, {n_pods} pods, {} %, {:?}", self.percentage, self.weight);
+        let title =
+            format!("{n_nodes} nodes, {n_pods} pods, {} %, {:?}", self.percentage, self.weight);
         println!("{title} (kube-scheduler: {usage:.1} s of CPU time): {}", summary(&report));
         let faults = self.faults(&report);
         faults.iter().for_each(|fault| println!("{title}: {fault}"));
@@ -180,9 +181,8 @@ fn n_pods(report: &Value, result: &str) -> u64 {
 
 fn summary(report: &Value) -> String {
     let results = report["results"].as_object().into_iter().flatten();
-    let results = results.map(|(name, count)| {
-        format!("{name} {} ({} points)", count["pods"], count["pointsLost"])
-    });
+    let results = results
+        .map(|(name, count)| format!("{name} {} ({} points)", count["pods"], count["pointsLost"]));
     let results: Vec<String> = results.collect();
     format!(
         "{}; {}; order {}; plugin {}; weights {}",
@@ -217,7 +217,8 @@ async fn wait_for_comparisons(ours: &mut Scheduler, token: &str, n_pods: u32) ->
         ours.process.check_running()?;
         let text = api.get("/metrics").await?;
         let text = String::from_utf8_lossy(&text);
-        let lines = text.lines().filter(|line| line.starts_with("loadmaster_shadow_decisions_total{"));
+        let lines =
+            text.lines().filter(|line| line.starts_with("loadmaster_shadow_decisions_total{"));
         let n: f64 = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum();
         Ok(n as u32 >= n_pods)
     })
@@ -241,15 +242,17 @@ mod tests {
     #[test]
     fn a_report_is_checked() {
         let args = Args::parse_from(["shadow", "--pods", "2000"]);
-        let check = |weight, verdict: &str, plugin: Option<&str>, n_unexplained: u32, want: usize| {
-            let run = ShadowRun { args: &args, loadmaster: Path::new(""), percentage: 0, weight };
-            let trace = json!({"recordingEntry": 7});
-            let report = json!({
+        let check =
+            |weight, verdict: &str, plugin: Option<&str>, n_unexplained: u32, want: usize| {
+                let run =
+                    ShadowRun { args: &args, loadmaster: Path::new(""), percentage: 0, weight };
+                let trace = json!({"recordingEntry": 7});
+                let report = json!({
                 "verdict": verdict, "differingPlugin": plugin, "comparedPods": 2000,
                 "results": {"unexplained": {"pods": n_unexplained}},
                 "unexplained": vec![trace; n_unexplained as usize]});
-            assert_eq!(run.faults(&report).len(), want, "{report}");
-        };
+                assert_eq!(run.faults(&report).len(), want, "{report}");
+            };
         let fit = Some(("NodeResourcesFit", 10));
         check(None, "agrees", None, 1, 0);
         check(None, "differs", Some("NodeResourcesFit"), 20, 1);

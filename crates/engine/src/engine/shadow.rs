@@ -21,9 +21,9 @@ use loadmaster_api::Str;
 use loadmaster_framework::world::Trial;
 use loadmaster_framework::{NodeRow, PodInfo};
 
-use super::{Engine, ProfileScheduler};
 use super::effect::{Effect, Effects, Observation};
 use super::extender_cycle::has_interested_extenders;
+use super::{Engine, ProfileScheduler};
 use crate::queue::ProfileIdx;
 use crate::time::{MonoTime, Now};
 
@@ -96,7 +96,12 @@ pub(super) struct BoundPod<'a> {
 impl Engine {
     /// Compares the placement of a pod that another scheduler has bound, before the pod is added to its node. The next step that is recorded
     /// is that placement.
-    pub(super) fn compare_placement(&mut self, now: Now, bound: &BoundPod<'_>, effects: &mut Effects) {
+    pub(super) fn compare_placement(
+        &mut self,
+        now: Now,
+        bound: &BoundPod<'_>,
+        effects: &mut Effects,
+    ) {
         let BoundPod { pod, profile_idx, since, node } = *bound;
         let Some(row) = self.world.nodes().row(node) else { return };
         let result = if self.shadow.waiting.len() >= N_WAITING_MAX {

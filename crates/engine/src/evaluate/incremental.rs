@@ -404,12 +404,7 @@ impl Evaluator {
         for part in self.parts.iter().filter(|part| part.weight != 0) {
             let mut scores = vec![0; set.len()];
             if part.dependencies.score.is_some() {
-                part.enter(ExtensionPoint::Score).score_rows(
-                    cx,
-                    set,
-                    part.weight,
-                    &mut scores,
-                )?;
+                part.enter(ExtensionPoint::Score).score_rows(cx, set, part.weight, &mut scores)?;
             }
             if part.evaluator.has_class_scores() {
                 self.score_part_classes(part, cx, table)?;

@@ -32,14 +32,16 @@ impl ScoreTable {
     }
 
     fn from_evaluation(evaluation: &Evaluation) -> ScoreTable {
-        let feasible = evaluation.nodes.iter().filter(|it| it.filter_result == FilterResult::Feasible);
+        let feasible =
+            evaluation.nodes.iter().filter(|it| it.filter_result == FilterResult::Feasible);
         let feasible: Vec<_> = feasible.collect();
         let rows = feasible.iter().map(|node| node.row).collect();
         let plugins = evaluation.score_plugins.iter().enumerate().map(|(nth, name)| {
             let scores = feasible.iter().map(|node| node.scores.get(nth).copied().unwrap_or(0));
             (*name, scores.collect())
         });
-        let excluded = evaluation.nodes.iter().filter(|it| it.filter_result == FilterResult::Excluded);
+        let excluded =
+            evaluation.nodes.iter().filter(|it| it.filter_result == FilterResult::Excluded);
         ScoreTable {
             excluded: excluded.map(|node| node.row).collect(),
             ..ScoreTable::new(rows, plugins.collect())

@@ -175,7 +175,10 @@ impl fmt::Display for ShadowComparison {
             }
             ShadowResult::Unexplained(trace) => {
                 let Unexplained { n_better, n_feasible, n_states, .. } = &**trace;
-                write!(f, "unexplained; {n_better} of {n_feasible} nodes are better; {n_states} states")?;
+                write!(
+                    f,
+                    "unexplained; {n_better} of {n_feasible} nodes are better; {n_states} states"
+                )?;
                 if let Some((plugin, reasons)) = &trace.rejected_by {
                     write!(f, "; {plugin} rejects it: {}", reasons.join(", "))?;
                 }

@@ -79,7 +79,9 @@ impl ImageSizes {
     pub fn apply_likely(&self, world: &mut World, images: &[PodImage]) -> Vec<(Str, i64)> {
         let mut before = Vec::new();
         for PodImage { name, sizes } in images {
-            let Some(size) = self.likely(name).filter(|size| sizes.contains(size)) else { continue };
+            let Some(size) = self.likely(name).filter(|size| sizes.contains(size)) else {
+                continue;
+            };
             match world.replace_image_size(name, size) {
                 Some(own) if own != size => before.push((name.clone(), own)),
                 _ => {}

@@ -79,8 +79,13 @@ impl Search<'_> {
         }
     }
 
-    fn table(&mut self, world: &mut World, among: Option<&[NodeRow]>) -> Result<ScoreTable, SearchEnd> {
-        let Some(n_left) = self.n_left.checked_sub(1).filter(|_| self.n_tables < N_TABLES_MAX) else {
+    fn table(
+        &mut self,
+        world: &mut World,
+        among: Option<&[NodeRow]>,
+    ) -> Result<ScoreTable, SearchEnd> {
+        let Some(n_left) = self.n_left.checked_sub(1).filter(|_| self.n_tables < N_TABLES_MAX)
+        else {
             return Err(SearchEnd::Exhausted);
         };
         *self.n_left = n_left;
@@ -216,7 +221,12 @@ impl Search<'_> {
         found
     }
 
-    fn in_state(&mut self, trial: &mut Trial<'_>, n_bindings: usize, loss: &Option<ScoreLoss>) -> Found {
+    fn in_state(
+        &mut self,
+        trial: &mut Trial<'_>,
+        n_bindings: usize,
+        loss: &Option<ScoreLoss>,
+    ) -> Found {
         let table = self.table(trial.world_mut(), None)?;
         if let Some(n_best) = table.n_best_with(self.mismatch.row) {
             return Ok(Some(ShadowResult::SameChoicePossible { n_best, n_bindings }));
@@ -226,23 +236,34 @@ impl Search<'_> {
 
     /// Whether the choice is a best one if single placements came in another order: later ones on a better node came before the decision,
     /// or earlier ones on the chosen node after it.
-    fn single_moves(&mut self, trial: &mut Trial<'_>, base: &ScoreTable) -> Result<bool, SearchEnd> {
+    fn single_moves(
+        &mut self,
+        trial: &mut Trial<'_>,
+        base: &ScoreTable,
+    ) -> Result<bool, SearchEnd> {
         let start = trial.checkpoint();
         let moved = self.single_moves_in(trial, base);
         trial.undo_to(start);
         moved
     }
 
-    fn single_moves_in(&mut self, trial: &mut Trial<'_>, base: &ScoreTable) -> Result<bool, SearchEnd> {
+    fn single_moves_in(
+        &mut self,
+        trial: &mut Trial<'_>,
+        base: &ScoreTable,
+    ) -> Result<bool, SearchEnd> {
         let row = self.mismatch.row;
         let mut table = base.clone();
         let (mut used_before, mut used_after) = (vec![], vec![]);
         for _ in 0..N_MOVES_MAX {
             // A better node, or the chosen one if it is not feasible.
-            let best = table.best_total().and_then(|best| table.totals.iter().position(|it| *it == best));
+            let best =
+                table.best_total().and_then(|best| table.totals.iter().position(|it| *it == best));
             let better = best.filter(|_| table.index_of(row).is_some()).map(|at| table.rows[at]);
             let is_on = |trial: &Trial<'_>, entry: &HistoryEntry, row: Option<NodeRow>| {
-                entry.step.pod().is_some() && row.is_some() && trial.nodes().row(entry.step.node()) == row
+                entry.step.pod().is_some()
+                    && row.is_some()
+                    && trial.nodes().row(entry.step.node()) == row
             };
             let next_after = (0..self.mismatch.after.len()).find(|at| {
                 let entry = self.mismatch.after[*at];
@@ -312,14 +333,18 @@ impl Search<'_> {
         }
         let mut totals = table.totals.clone();
         for _ in 0..n_samples {
-            let Some(sample) = self.find_sample(table, &totals, at, n_wanted) else { return Ok(None) };
+            let Some(sample) = self.find_sample(table, &totals, at, n_wanted) else {
+                return Ok(None);
+            };
             let scored = self.table(world, Some(&sample))?;
             if scored.n_best_with(row).is_some() {
                 let loss = loss.clone();
                 return Ok(Some(ShadowResult::BetterNodeMissed { n_wanted, n_feasible, loss }));
             }
             // Normalized over the sample, other nodes are better than the chosen one.
-            let Some(own) = scored.index_of(row).map(|at| scored.totals[at]) else { return Ok(None) };
+            let Some(own) = scored.index_of(row).map(|at| scored.totals[at]) else {
+                return Ok(None);
+            };
             for (scored_row, total) in scored.rows.iter().zip(&scored.totals) {
                 if let Some(other) = table.index_of(*scored_row) {
                     totals[other] = totals[at] + total - own;
@@ -350,7 +375,8 @@ impl Search<'_> {
         let mut by_row = vec![SampledNode::Infeasible; n_rows];
         for (row, total) in table.rows.iter().zip(totals) {
             if let Some(node) = by_row.get_mut(row.index()) {
-                *node = if *total > totals[at] { SampledNode::Better } else { SampledNode::Possible };
+                *node =
+                    if *total > totals[at] { SampledNode::Better } else { SampledNode::Possible };
             }
         }
         let nodes: Vec<SampledNode> = order.iter().map(|row| by_row[row.index()]).collect();
@@ -409,7 +435,9 @@ impl Search<'_> {
             chosen: chosen.map(|at| node_scores(trial, table, at)),
             best_nodes,
             n_feasible: table.rows.len(),
-            n_better: own.map_or(table.rows.len(), |own| table.totals.iter().filter(|it| **it > own).count()),
+            n_better: own.map_or(table.rows.len(), |own| {
+                table.totals.iter().filter(|it| **it > own).count()
+            }),
             n_wanted,
             n_states: self.n_tables,
             bindings,
@@ -417,12 +445,16 @@ impl Search<'_> {
     }
 
     fn rejection(&mut self, trial: &mut Trial<'_>) -> Option<(&'static str, Vec<String>)> {
-        let evaluation = self.scheduler.evaluate_for_diagnosis(trial.world_mut(), self.mismatch.pod);
+        let evaluation =
+            self.scheduler.evaluate_for_diagnosis(trial.world_mut(), self.mismatch.pod);
         let chosen = evaluation.nodes.iter().find(|node| node.row == self.mismatch.row);
         let rejected = match chosen.map(|node| &node.filter_result) {
             Some(FilterResult::Rejected(rejected)) => rejected,
             Some(FilterResult::Excluded) => {
-                return Some((evaluation.excluded_by.first().copied().unwrap_or_default(), Vec::new()));
+                return Some((
+                    evaluation.excluded_by.first().copied().unwrap_or_default(),
+                    Vec::new(),
+                ));
             }
             _ => evaluation.pre_filter_rejection.as_ref()?,
         };

@@ -5,7 +5,9 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::comparison::{NodeScores, OrderOf, ScoreLoss, ShadowComparison, ShadowResult, Unexplained};
+use super::comparison::{
+    NodeScores, OrderOf, ScoreLoss, ShadowComparison, ShadowResult, Unexplained,
+};
 
 /// A verdict needs this many comparisons.
 const N_COMPARED_MIN: u64 = 1000;
@@ -288,7 +290,10 @@ impl fmt::Display for ShadowSummary {
         line("not examined", "not_examined", String::new())?;
         line("undecided", "undecided", String::new())?;
         if !self.plugins.is_empty() {
-            writeln!(f, "Where the node was not a best one, its weighted scores in comparison with the best node's:")?;
+            writeln!(
+                f,
+                "Where the node was not a best one, its weighted scores in comparison with the best node's:"
+            )?;
         }
         for (plugin, it) in &self.plugins {
             writeln!(
@@ -315,11 +320,17 @@ impl ShadowSummary {
                 let n = self.n_unexplained();
                 write!(f, "The schedulers DIFFER: do not switch before this is explained.")?;
                 for (plugin, n_rejected) in &self.rejections {
-                    write!(f, "\n  {plugin} rejects the chosen node here: {n_rejected} of {n} unexplained decisions")?;
+                    write!(
+                        f,
+                        "\n  {plugin} rejects the chosen node here: {n_rejected} of {n} unexplained decisions"
+                    )?;
                 }
                 for (plugin, factor, millibits) in self.likely_weights().into_iter().take(N_SHOWN) {
                     let (factor, bits) = (factor_text(factor), millibits / 1000);
-                    write!(f, "\n  {plugin} with {factor} times our weight makes its decisions more likely, by {bits} bits")?;
+                    write!(
+                        f,
+                        "\n  {plugin} with {factor} times our weight makes its decisions more likely, by {bits} bits"
+                    )?;
                 }
                 if let Some(plugin) = self.differing_plugin() {
                     write!(f, "\n  Compare the configuration of {plugin} first.")?;
@@ -327,5 +338,105 @@ impl ShadowSummary {
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::comparison::{ScoreDifference, WeightEvidence};
+    use super::*;
+
+    fn comparison(result: ShadowResult) -> ShadowComparison {
+        ShadowComparison {
+            pod: "default/web".to_owned(),
+            profile: "default-scheduler".into(),
+            node: "a".into(),
+            result,
+            evidence: Vec::new(),
+            n_evidence: 0,
+        }
+    }
+
+    fn same() -> ShadowResult {
+        ShadowResult::SameChoicePossible { n_best: 3, n_bindings: 0 }
+    }
+
+    fn loss(plugin: &'static str, chosen: i64, best: i64) -> Option<ScoreLoss> {
+        let by = vec![ScoreDifference { plugin, chosen, best }];
+        Some(ScoreLoss { total: 300 + chosen, best: 300 + best, best_node: "b".into(), by })
+    }
+
+    fn summary_of(results: &[(u32, ShadowResult)]) -> ShadowSummary {
+        let mut summary = ShadowSummary::default();
+        for (n, result) in results {
+            (0..*n).for_each(|nth| summary.add(&comparison(result.clone()), Some(nth.into())));
+        }
+        summary
+    }
+
+    fn rejected(plugin: &'static str) -> ShadowResult {
+        let rejected_by = Some((plugin, vec!["no".to_owned()]));
+        ShadowResult::Unexplained(Box::new(Unexplained { rejected_by, ..Unexplained::default() }))
+    }
+
+    #[test]
+    fn one_screen() {
+        let missed = ShadowResult::BetterNodeMissed {
+            n_wanted: 100,
+            n_feasible: 300,
+            loss: loss("ImageLocality", 2, 5),
+        };
+        let order = ShadowResult::ExplainedByOrder {
+            order: OrderOf::Bindings,
+            loss: loss("NodeResourcesFit", 80, 81),
+        };
+        let summary = summary_of(&[(1700, same()), (290, missed), (9, order), (1, rejected("X"))]);
+        expect_test::expect![[r#"
+            Shadow: 2000 decisions of the other scheduler were compared
+              same choice possible                 1700   85.00 %
+              better node missed by sampling        290   14.50 %  points lost: 3.0 per pod, at most 3
+              explained by order                      9    0.45 %  points lost: 1.0 per pod, at most 1  bindings: 9
+              unexplained                             1    0.05 %
+              not examined                            0    0.00 %
+              undecided                               0    0.00 %
+            Where the node was not a best one, its weighted scores in comparison with the best node's:
+              ImageLocality                   lower for 290 pods (870 points), higher for 0 (0 points)
+              NodeResourcesFit                lower for 9 pods (9 points), higher for 0 (0 points)
+            The schedulers decide alike: fewer than one in 1000 decisions is unexplained. You can switch."#]]
+        .assert_eq(&summary.to_string());
+    }
+
+    #[test]
+    fn verdicts() {
+        let check = |results: &[(u32, ShadowResult)], verdict, plugin| {
+            let summary = summary_of(results);
+            let found = (summary.verdict(), summary.differing_plugin());
+            assert_eq!(found, (verdict, plugin), "{summary}");
+        };
+        let undecided = ShadowResult::Undecided { message: "broken".to_owned() };
+        check(&[(999, same())], ShadowVerdict::TooFew, None);
+        check(&[(999, same()), (9, undecided)], ShadowVerdict::TooFew, None);
+        check(&[(1000, same())], ShadowVerdict::Agrees, None);
+        check(&[(1998, same()), (1, rejected("X"))], ShadowVerdict::Agrees, None);
+        check(&[(1998, same()), (2, rejected("X"))], ShadowVerdict::Differs, Some("X"));
+        // What was not examined counts on neither side.
+        let not_examined = ShadowResult::NotExamined;
+        let many = [(900, same()), (500, not_examined), (1, rejected("X"))];
+        check(&many, ShadowVerdict::Differs, Some("X"));
+    }
+
+    #[test]
+    fn another_weight_must_be_clearly_more_likely() {
+        let check = |millibits, plugin| {
+            let mut summary = summary_of(&[(1000, same())]);
+            let evidence = |factor| WeightEvidence { plugin: "X", factor, millibits };
+            let evidence = vec![evidence((2, 1)), evidence((3, 1))];
+            summary.add(&ShadowComparison { evidence, n_evidence: 8, ..comparison(same()) }, None);
+            assert_eq!(summary.differing_plugin(), plugin, "{millibits}");
+            assert_eq!(summary.verdict() == ShadowVerdict::Differs, plugin.is_some());
+        };
+        check(3_700, None);
+        check(3_800, Some("X"));
+        check(-3_800, None);
     }
 }

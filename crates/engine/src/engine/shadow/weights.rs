@@ -42,9 +42,8 @@ pub(super) fn evidence(table: &ScoreTable, at: usize, n_wanted: usize) -> Vec<We
                 continue;
             }
             totals.clear();
-            let total = |(total, score): (&i64, &i64)| {
-                (total - score) * denominator + score * numerator
-            };
+            let total =
+                |(total, score): (&i64, &i64)| (total - score) * denominator + score * numerator;
             totals.extend(table.totals.iter().zip(scores).map(total));
             let gain = with_ours - bits(count(&totals, at), sampled);
             found.push(WeightEvidence { plugin, factor, millibits: (gain * 1000.0) as i64 });
@@ -95,7 +94,9 @@ mod tests {
         let all = |of_a: i64, of_b_tie: i64, of_b: i64| -> Vec<(&str, (i64, i64), i64)> {
             let tie = [("B", (3, 2), of_b_tie)].into_iter().filter(|it| it.2 != 0);
             let a = a.into_iter().map(|(plugin, factor)| (plugin, factor, of_a));
-            a.chain(tie).chain(b.into_iter().map(|(plugin, factor)| (plugin, factor, of_b))).collect()
+            a.chain(tie)
+                .chain(b.into_iter().map(|(plugin, factor)| (plugin, factor, of_b)))
+                .collect()
         };
         // Not the best node of all, then the best one, then one that a sample may have missed.
         check(0, 2, &all(10_000, 9_000, 10_000));

@@ -39,8 +39,7 @@ fn pod_object(nth: usize, rng: &mut Rng) -> Value {
     let mut spec = json!({"priority": if rng.below(8) == 0 { 10 } else { 0 }});
     let image = if rng.below(10) > 0 { IMAGE } else { "other" };
     let cpu = ["50m", "100m", "200m"][rng.below(3) as usize];
-    spec["containers"] =
-        json!([{"name": "c", "image": image, "resources": {"requests": {"cpu": cpu, "memory": "200Mi"}}}]);
+    spec["containers"] = json!([{"name": "c", "image": image, "resources": {"requests": {"cpu": cpu, "memory": "200Mi"}}}]);
     match rng.below(4) {
         0 => {
             spec["topologySpreadConstraints"] = json!([{
