@@ -7,6 +7,7 @@
 //! bounded; mismatches beyond that are counted as not examined.
 
 mod comparison;
+mod evidence;
 mod history;
 mod image_sizes;
 mod sample;
@@ -31,15 +32,15 @@ pub use comparison::{
     NodeScores, OrderOf, ScoreDifference, ScoreLoss, ShadowComparison, ShadowResult, Unexplained,
     WeightEvidence,
 };
+use evidence::Decision;
 use history::History;
 pub(super) use history::Step;
-use image_sizes::{ImageSizes, pod_images, restore_sizes};
+use image_sizes::{ImageSizes, pod_images};
 use search::{Mismatch, N_STEPS, Search};
 pub use summary::{ShadowSummary, ShadowVerdict};
-use weights::evidence;
 
 /// How long a mismatch waits for bindings of pods that were decided earlier.
-const DELAY_NANOS: u64 = 1_000_000_000;
+const DELAY_NANOS: u64 = 2_000_000_000;
 
 /// Mismatches are examined together, because going back to an earlier state costs more than a comparison there.
 const PERIOD_NANOS: u64 = 250_000_000;
@@ -165,17 +166,16 @@ impl Engine {
         }
         let Engine { world, profiles, shadow: Shadow { sizes, .. }, .. } = self;
         let ProfileScheduler { profile, scheduler, .. } = &mut profiles[profile_idx.0 as usize];
-        let images = pod_images(world, pod);
-        let own_sizes = sizes.apply_likely(world, &images);
-        let table = scheduler.score_table(world, pod, None);
-        restore_sizes(world, &own_sizes);
-        let Ok(table) = table else { return (Vec::new(), 0) };
-        let Some(at) = table.index_of(row) else { return (Vec::new(), 0) };
+        let Ok(table) = scheduler.score_table(world, pod, None) else { return (Vec::new(), 0) };
         let n_nodes = world.nodes().len() - table.excluded.len();
         let n_wanted = profile
             .upstream_sampling
             .num_feasible_nodes_to_find(n_nodes, !table.plugins.is_empty());
-        (evidence(&table, at, n_wanted), EVIDENCE_EVERY as u32)
+        let stands_for = EVIDENCE_EVERY as u32;
+        let images = pod_images(world, pod);
+        let decision = Decision { scheduler, pod, row, n_wanted, stands_for };
+        let found = decision.evidence(world, table, sizes, &images);
+        found.map_or((Vec::new(), 0), |evidence| (evidence, stands_for))
     }
 
     fn comparison(

@@ -1,12 +1,14 @@
 //! Sizes of images as the other scheduler may know them: kube-scheduler counts an image with the size that the first node reported, on all
 //! nodes, and which node was the first depends on when it started.
 
+use std::collections::BTreeMap;
+
 use loadmaster_api::Str;
 use loadmaster_framework::{PodInfo, World};
 use loadmaster_stdx::Map;
 
 /// How many sizes of an image are tried.
-const N_SIZES_MAX: usize = 16;
+const N_SIZES_MAX: usize = 8;
 
 /// An image of a pod that nodes report with different sizes.
 pub(super) struct PodImage {
@@ -48,34 +50,29 @@ pub(super) fn restore_sizes(world: &mut World, sizes: &[(Str, i64)]) {
     }
 }
 
-/// Which sizes have explained decisions, and how many of them.
+/// A size is likely if it makes all decisions more likely by this than our own size, in thousandths of bits.
+const MILLIBITS_MIN: i64 = 5_000;
+
+/// How much more likely than our own each size makes all decisions, in thousandths of bits.
 #[derive(Default)]
 pub(super) struct ImageSizes {
-    votes: Map<Str, Map<i64, u64>>,
+    gains: Map<Str, BTreeMap<i64, i64>>,
 }
 
 impl ImageSizes {
-    /// This size explains a decision.
-    pub fn vote(&mut self, image: &Str, size: i64) {
-        *self.votes.entry(image.clone()).or_default().entry(size).or_default() += 1;
+    /// Adds how much more likely a size makes a decision.
+    pub fn add(&mut self, image: &Str, size: i64, millibits: i64) {
+        *self.gains.entry(image.clone()).or_default().entry(size).or_default() += millibits;
     }
 
-    /// The size that explained most decisions.
+    /// The size that makes all decisions most likely, unless it is our own.
     fn likely(&self, image: &str) -> Option<i64> {
-        let votes = self.votes.get(image)?.iter();
-        votes.max_by_key(|(size, n)| (**n, **size)).map(|(size, _)| *size)
+        let gains = self.gains.get(image)?.iter();
+        let most = gains.max_by_key(|(_, millibits)| **millibits);
+        most.filter(|(_, millibits)| **millibits >= MILLIBITS_MIN).map(|(size, _)| *size)
     }
 
-    /// The likely sizes explained another decision.
-    pub fn confirm_likely(&mut self, images: &[PodImage]) {
-        for image in images {
-            if let Some(size) = self.likely(&image.name) {
-                self.vote(&image.name, size);
-            }
-        }
-    }
-
-    /// Sets the likely sizes; returns those before, where they differ.
+    /// Sets the likely sizes; returns our own, where they differ.
     pub fn apply_likely(&self, world: &mut World, images: &[PodImage]) -> Vec<(Str, i64)> {
         let mut before = Vec::new();
         for PodImage { name, sizes } in images {

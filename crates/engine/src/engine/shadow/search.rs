@@ -7,19 +7,19 @@ use loadmaster_framework::{NodeRow, PodInfo, World};
 use super::comparison::{
     NodeScores, OrderOf, ScoreDifference, ScoreLoss, ShadowResult, Unexplained, WeightEvidence,
 };
+use super::evidence::Decision;
 use super::history::{HistoryEntry, Step};
-use super::image_sizes::{ImageSizes, pod_images, restore_sizes};
+use super::image_sizes::{ImageSizes, PodImage, pod_images, restore_sizes};
 use super::sample::{SampledNode, find_sample};
-use super::weights::evidence;
 use crate::evaluate::FilterResult;
 use crate::node_sampling::NodeSampling;
 use crate::scheduler::{Scheduler, ScoreTable};
 
 /// How many steps before and after a binding may be in another order than the decisions. Each of the nearest states is looked at, and one in
 /// some of the others.
-pub(super) const N_STEPS: usize = 256;
+pub(super) const N_STEPS: usize = 1024;
 const N_NEAR_STATES: usize = 32;
-const STATE_STRIDE: usize = 16;
+const STATE_STRIDE: usize = 64;
 
 /// How many single placements are tried in another order.
 const N_MOVES_MAX: usize = 16;
@@ -110,16 +110,13 @@ impl Search<'_> {
         let loss = loss(trial, &base, row);
         let by_order = |order| ShadowResult::ExplainedByOrder { order, loss: loss.clone() };
         let images = pod_images(trial, self.mismatch.pod);
+        self.gather_evidence(trial, &base, &images)?;
         let own_sizes = self.sizes.apply_likely(trial.world_mut(), &images);
         let sized = match own_sizes.is_empty() {
             true => base.clone(),
             false => evaluate(trial.world_mut(), self.scheduler)?,
         };
-        self.evidence = sized
-            .index_of(row)
-            .map_or_else(Vec::new, |at| evidence(&sized, at, self.n_wanted(&sized)));
         if sized.n_best_with(row).is_some() {
-            self.sizes.confirm_likely(&images);
             restore_sizes(trial.world_mut(), &own_sizes);
             return Ok(by_order(OrderOf::Images));
         }
@@ -132,6 +129,31 @@ impl Search<'_> {
             return Ok(by_order(OrderOf::Nodes));
         }
         self.trace(trial, &sized, loss).map(|trace| ShadowResult::Unexplained(Box::new(trace)))
+    }
+
+    /// Adds what the decision says of the sizes of images and of other weights. The order of the queue is closer to that of the decisions than
+    /// the order of the bindings.
+    fn gather_evidence(
+        &mut self,
+        trial: &mut Trial<'_>,
+        base: &ScoreTable,
+        images: &[PodImage],
+    ) -> Result<(), SearchEnd> {
+        let start = trial.checkpoint();
+        let table = match self.apply_queue_order(trial) {
+            false => Ok(base.clone()),
+            true => self.scheduler.score_table(trial.world_mut(), self.mismatch.pod, None),
+        };
+        let n_wanted = table.as_ref().map_or(0, |table| self.n_wanted(table));
+        let Mismatch { pod, row, .. } = self.mismatch;
+        let found = table.and_then(|table| {
+            let decision =
+                Decision { scheduler: self.scheduler, pod, row, n_wanted, stands_for: 1 };
+            decision.evidence(trial.world_mut(), table, self.sizes, images)
+        });
+        trial.undo_to(start);
+        self.evidence = found.map_err(SearchEnd::Failed)?;
+        Ok(())
     }
 
     /// Everything but the state in which the binding arrived. `base` is that state, and `sized` the same with likely sizes of images.
@@ -293,10 +315,9 @@ impl Search<'_> {
         Ok(false)
     }
 
-    /// Whether the choice is a best one with another size of one of the pod's images, which then counts as likely.
+    /// Whether the choice is a best one with another size of one of the pod's images.
     fn other_image_sizes(&mut self, trial: &mut Trial<'_>) -> Result<bool, SearchEnd> {
         let images = pod_images(trial, self.mismatch.pod);
-        let mut is_found = false;
         for image in &images {
             for size in image.candidates() {
                 let world = trial.world_mut();
@@ -307,12 +328,11 @@ impl Search<'_> {
                 let table = self.table(world, None);
                 world.replace_image_size(&image.name, before);
                 if table?.n_best_with(self.mismatch.row).is_some() {
-                    self.sizes.vote(&image.name, size);
-                    is_found = true;
+                    return Ok(true);
                 }
             }
         }
-        Ok(is_found)
+        Ok(false)
     }
 
     /// Whether there is a sample of the nodes in which the choice is a best one.

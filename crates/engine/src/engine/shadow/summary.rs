@@ -19,7 +19,7 @@ const ONE_IN: u64 = 1000;
 const N_TRACES_MAX: usize = 1000;
 
 /// Another weight must make all decisions more likely by this, in thousandths of bits: so much, and so much per decision.
-const MILLIBITS_MIN: i64 = 30_000;
+const MILLIBITS_MIN: i64 = 60_000;
 const MILLIBITS_PER_DECISION: i64 = 20;
 
 /// How many other weights are shown.
@@ -435,8 +435,8 @@ mod tests {
             assert_eq!(summary.differing_plugin(), plugin, "{millibits}");
             assert_eq!(summary.verdict() == ShadowVerdict::Differs, plugin.is_some());
         };
-        check(3_700, None);
-        check(3_800, Some("X"));
-        check(-3_800, None);
+        check(7_500, None);
+        check(7_600, Some("X"));
+        check(-7_600, None);
     }
 }

@@ -29,8 +29,8 @@ const BITS_MAX: f64 = 10.0;
 /// How much more likely other weights make the choice of the row at index `at`, when `n_wanted` feasible nodes are looked at.
 pub(super) fn evidence(table: &ScoreTable, at: usize, n_wanted: usize) -> Vec<WeightEvidence> {
     let n_feasible = table.rows.len();
-    let sampled = (n_wanted < n_feasible).then(|| n_wanted as f64 / n_feasible as f64);
-    let with_ours = bits(count(&table.totals, at), sampled);
+    let sampled = share_of_nodes(n_feasible, n_wanted);
+    let with_ours = bits(table, at, n_wanted);
     let mut found = Vec::new();
     let mut totals = Vec::with_capacity(n_feasible);
     for (plugin, scores) in &table.plugins {
@@ -45,11 +45,21 @@ pub(super) fn evidence(table: &ScoreTable, at: usize, n_wanted: usize) -> Vec<We
             let total =
                 |(total, score): (&i64, &i64)| (total - score) * denominator + score * numerator;
             totals.extend(table.totals.iter().zip(scores).map(total));
-            let gain = with_ours - bits(count(&totals, at), sampled);
+            let gain = with_ours - bits_of(count(&totals, at), sampled);
             found.push(WeightEvidence { plugin, factor, millibits: (gain * 1000.0) as i64 });
         }
     }
     found
+}
+
+/// How unlikely the choice of the row at index `at` is with our weights, in bits.
+pub(super) fn bits(table: &ScoreTable, at: usize, n_wanted: usize) -> f64 {
+    bits_of(count(&table.totals, at), share_of_nodes(table.rows.len(), n_wanted))
+}
+
+/// The share of the feasible nodes that is looked at, if not all are.
+fn share_of_nodes(n_feasible: usize, n_wanted: usize) -> Option<f64> {
+    (n_wanted < n_feasible).then(|| n_wanted as f64 / n_feasible as f64)
 }
 
 /// Numbers of better and of equally good rows, the row itself included.
@@ -58,7 +68,7 @@ fn count(totals: &[i64], at: usize) -> (usize, usize) {
     (better, totals.iter().filter(|total| **total == totals[at]).count())
 }
 
-fn bits((n_better, n_equal): (usize, usize), sampled: Option<f64>) -> f64 {
+fn bits_of((n_better, n_equal): (usize, usize), sampled: Option<f64>) -> f64 {
     let bits = match sampled {
         None if n_better > 0 => BITS_MAX,
         None => (n_equal as f64).log2(),

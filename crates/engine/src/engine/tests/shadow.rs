@@ -8,6 +8,8 @@ use crate::engine::shadow::{ShadowResult, ShadowSummary, ShadowVerdict};
 use crate::evaluate::{ExtenderResults, FilterResult, per_node};
 
 const N_NODES: usize = 120;
+/// The pods of a run; a verdict needs more.
+const N_PODS: usize = 300;
 const IMAGE: &str = "registry.example/app:1";
 const MIB: i64 = 1 << 20;
 /// The image's size on three kinds of nodes; the fourth kind does not have it.
@@ -247,9 +249,9 @@ fn every_decision_of_upstream_is_explained() {
     let check = |percentage: i64, n_workers: usize| {
         let seed = (percentage as u64) << 8 | n_workers as u64;
         let mut run = ShadowRun::new(seed, percentage, n_workers, &json!([]));
-        run.run(400, seed);
+        run.run(N_PODS, seed);
         assert_eq!(run.unexplained, Vec::<String>::new(), "{percentage} %, {n_workers} workers");
-        assert_eq!(run.summary.n_compared(), 400);
+        assert_eq!(run.summary.n_compared(), N_PODS as u64);
         let report = run.summary.to_json();
         assert!(report["results"]["not_examined"].is_null(), "{report:#}");
         let by_sampling = !report["results"]["better_node_missed"].is_null();
@@ -257,7 +259,6 @@ fn every_decision_of_upstream_is_explained() {
         assert!(report["explainedByOrderOf"]["images"].as_u64() > Some(5), "{report:#}");
     };
     check(100, 1);
-    check(0, 1);
     check(0, 2);
     check(0, 16);
 }
@@ -267,7 +268,7 @@ fn a_changed_weight_is_found() {
     let check = |percentage: i64, plugin: &str, weight: i64| {
         let weights = json!([{"name": plugin, "weight": weight}]);
         let mut run = ShadowRun::new(7, percentage, 2, &weights);
-        run.run(1300, 7);
+        run.run(1020, 7);
         assert_eq!(run.summary.verdict(), ShadowVerdict::Differs, "{plugin}: {}", run.summary);
         assert_eq!(run.summary.differing_plugin(), Some(plugin), "{}", run.summary);
     };
