@@ -29,7 +29,7 @@
 //! | `conflicts` | conflicts with other schedulers |
 //! | `profiles`, `reconfigure` | the profiles, and how those of another configuration replace them |
 //! | `rejection_summary`, `last_attempt`, `scheduling_state` | the record of a failed attempt, and the state of a pod for `explain --last` |
-//! | `shadow` | comparing decisions with those of another scheduler |
+//! | `shadow`, `shadow_comparison` | comparing decisions with those of another scheduler |
 //! | `nominator` | nominated nodes of pending pods (upstream's `nominator`) |
 //! | `call_owner` | who waits for a reply, an object or a deadline |
 //! | `status_patch` | patches of a pod's conditions and nominated node, at most one in flight per pod |
@@ -63,6 +63,7 @@ mod scheduling_cycle;
 mod scheduling_failure;
 pub mod scheduling_state;
 pub mod shadow;
+mod shadow_comparison;
 mod status_patch;
 pub mod stuck;
 mod suspended_attempt;

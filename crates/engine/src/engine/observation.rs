@@ -5,7 +5,7 @@ use std::fmt;
 use loadmaster_api::Str;
 use loadmaster_framework::plugin_log::PluginLogLine;
 
-use super::shadow::ShadowComparison;
+use super::shadow_comparison::ShadowComparison;
 use crate::guard::{ExtensionPoint, PluginExecutionDuration, PluginPanic, PluginRef};
 use crate::queue::{EnqueueCause, ProfileIdx};
 

@@ -6,7 +6,6 @@
 //! decision: another state, order or image size, or a better node that was not in the sample of the nodes. The number of evaluations is
 //! bounded; mismatches beyond that are counted as not examined.
 
-mod comparison;
 mod evidence;
 mod history;
 mod image_sizes;
@@ -28,7 +27,7 @@ use super::{Engine, ProfileScheduler};
 use crate::queue::ProfileIdx;
 use crate::time::{MonoTime, Now};
 
-pub use comparison::{
+pub use super::shadow_comparison::{
     NodeScores, OrderOf, ScoreDifference, ScoreLoss, ShadowComparison, ShadowResult, Unexplained,
     WeightEvidence,
 };

@@ -2,9 +2,9 @@
 
 use loadmaster_framework::{NodeRow, PodInfo, World};
 
-use super::comparison::WeightEvidence;
 use super::image_sizes::{ImageSizes, PodImage, restore_sizes};
 use super::weights;
+use crate::engine::shadow_comparison::WeightEvidence;
 use crate::scheduler::{Scheduler, ScoreTable};
 
 /// A decision in the state of the world in which it is evaluated.
@@ -44,7 +44,11 @@ impl Decision<'_> {
                 let Some(sized) = sized.transpose()? else { continue };
                 let Some(at) = sized.index_of(row) else { continue };
                 let gain = with_ours - weights::bits(&sized, at, n_wanted);
-                sizes.add(&image.name, size, (gain * 1000.0) as i64 * i64::from(stands_for));
+                sizes.add(
+                    &image.name,
+                    size,
+                    (gain * 1000.0).round() as i64 * i64::from(stands_for),
+                );
             }
         }
         let own_sizes = sizes.apply_likely(world, images);

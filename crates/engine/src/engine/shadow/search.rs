@@ -4,13 +4,13 @@ use loadmaster_api::Str;
 use loadmaster_framework::world::Trial;
 use loadmaster_framework::{NodeRow, PodInfo, World};
 
-use super::comparison::{
-    NodeScores, OrderOf, ScoreDifference, ScoreLoss, ShadowResult, Unexplained, WeightEvidence,
-};
 use super::evidence::Decision;
 use super::history::{HistoryEntry, Step};
 use super::image_sizes::{ImageSizes, PodImage, pod_images, restore_sizes};
 use super::sample::{SampledNode, find_sample};
+use crate::engine::shadow_comparison::{
+    NodeScores, OrderOf, ScoreDifference, ScoreLoss, ShadowResult, Unexplained, WeightEvidence,
+};
 use crate::evaluate::FilterResult;
 use crate::node_sampling::NodeSampling;
 use crate::scheduler::{Scheduler, ScoreTable};

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::comparison::{
+use crate::engine::shadow_comparison::{
     NodeScores, OrderOf, ScoreLoss, ShadowComparison, ShadowResult, Unexplained,
 };
 
@@ -343,8 +343,8 @@ impl ShadowSummary {
 
 #[cfg(test)]
 mod tests {
-    use super::super::comparison::{ScoreDifference, WeightEvidence};
     use super::*;
+    use crate::engine::shadow_comparison::{ScoreDifference, WeightEvidence};
 
     fn comparison(result: ShadowResult) -> ShadowComparison {
         ShadowComparison {

@@ -4,7 +4,9 @@
 //! likely each weight is. A decision counts with the logarithm of its probability, in bits: it is one of the equally good nodes of the sample,
 //! and all better nodes were missed.
 
-use super::comparison::WeightEvidence;
+use loadmaster_stdx::float;
+
+use crate::engine::shadow_comparison::WeightEvidence;
 use crate::scheduler::ScoreTable;
 
 /// What a weight may be multiplied by: numerator and denominator.
@@ -46,7 +48,11 @@ pub(super) fn evidence(table: &ScoreTable, at: usize, n_wanted: usize) -> Vec<We
                 |(total, score): (&i64, &i64)| (total - score) * denominator + score * numerator;
             totals.extend(table.totals.iter().zip(scores).map(total));
             let gain = with_ours - bits_of(count(&totals, at), sampled);
-            found.push(WeightEvidence { plugin, factor, millibits: (gain * 1000.0) as i64 });
+            found.push(WeightEvidence {
+                plugin,
+                factor,
+                millibits: (gain * 1000.0).round() as i64,
+            });
         }
     }
     found
@@ -71,12 +77,17 @@ fn count(totals: &[i64], at: usize) -> (usize, usize) {
 fn bits_of((n_better, n_equal): (usize, usize), sampled: Option<f64>) -> f64 {
     let bits = match sampled {
         None if n_better > 0 => BITS_MAX,
-        None => (n_equal as f64).log2(),
+        None => log2(n_equal as f64),
         Some(share) => {
-            (n_equal as f64 * share).max(1.0).log2() - n_better as f64 * (1.0 - share).log2()
+            log2((n_equal as f64 * share).max(1.0)) - n_better as f64 * log2(1.0 - share)
         }
     };
     bits.min(BITS_MAX)
+}
+
+/// Equal on all platforms.
+fn log2(value: f64) -> f64 {
+    float::go_ln(value) / std::f64::consts::LN_2
 }
 
 #[cfg(test)]
