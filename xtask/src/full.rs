@@ -37,6 +37,7 @@ const STEPS: &[Step] = &[
     Xtask("twin --cross-node-preemption 5000"),
     Xtask("twin --counterfactual 2000"),
     Xtask("simulate --runs 10000"),
+    Xtask("simulate --runs 2000 --reload-runs 1"),
     Xtask("e2e build"),
     Xtask("e2e kubernetes-tests"),
     Xtask("e2e controllers"),
