@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_value = "0,100")]
     percentage: Vec<u32>,
     /// Other weights of kube-scheduler, as PLUGIN=WEIGHT, one more run each; `none` for no such run.
-    #[arg(long, value_delimiter = ',', default_value = "ImageLocality=10")]
+    #[arg(long, value_delimiter = ',', default_value = "NodeResourcesFit=5")]
     weight: Vec<String>,
     /// The loadmaster binary; by default that of the release profile.
     #[arg(long, value_name = "FILE")]
@@ -164,9 +164,10 @@ impl ShadowRun<'_> {
                 check(n_not_examined == 0, format!("{n_not_examined} pods were not examined"));
             }
             Some((plugin, _)) => {
-                let named = &report["differingPlugin"];
+                let named = &report["differingPlugins"];
+                let is_named = named.as_array().is_some_and(|all| all.contains(&plugin.into()));
                 check(
-                    report["verdict"] == "differs" && named == plugin,
+                    report["verdict"] == "differs" && is_named,
                     format!("the verdict is {}, and {named} was named", report["verdict"]),
                 );
             }
@@ -185,11 +186,11 @@ fn summary(report: &Value) -> String {
         .map(|(name, count)| format!("{name} {} ({} points)", count["pods"], count["pointsLost"]));
     let results: Vec<String> = results.collect();
     format!(
-        "{}; {}; order {}; plugin {}; weights {}",
+        "{}; {}; order {}; plugins {}; weights {}",
         report["verdict"],
         results.join(", "),
         report["explainedByOrderOf"],
-        report["differingPlugin"],
+        report["differingPlugins"],
         report["likelyWeights"]
     )
 }
@@ -242,17 +243,19 @@ mod tests {
     #[test]
     fn a_report_is_checked() {
         let args = Args::parse_from(["shadow", "--pods", "2000"]);
-        let check =
-            |weight, verdict: &str, plugin: Option<&str>, n_unexplained: u32, want: usize| {
-                let run =
-                    ShadowRun { args: &args, loadmaster: Path::new(""), percentage: 0, weight };
-                let trace = json!({"recordingEntry": 7});
-                let report = json!({
-                "verdict": verdict, "differingPlugin": plugin, "comparedPods": 2000,
+        let check = |weight,
+                     verdict: &str,
+                     plugin: Option<&str>,
+                     n_unexplained: u32,
+                     want: usize| {
+            let run = ShadowRun { args: &args, loadmaster: Path::new(""), percentage: 0, weight };
+            let trace = json!({"recordingEntry": 7});
+            let report = json!({
+                "verdict": verdict, "differingPlugins": plugin.into_iter().collect::<Vec<_>>(), "comparedPods": 2000,
                 "results": {"unexplained": {"pods": n_unexplained}},
                 "unexplained": vec![trace; n_unexplained as usize]});
-                assert_eq!(run.faults(&report).len(), want, "{report}");
-            };
+            assert_eq!(run.faults(&report).len(), want, "{report}");
+        };
         let fit = Some(("NodeResourcesFit", 10));
         check(None, "agrees", None, 1, 0);
         check(None, "differs", Some("NodeResourcesFit"), 20, 1);

@@ -51,7 +51,7 @@ const N_TABLES_PER_PERIOD: usize = 1000;
 const N_WAITING_MAX: usize = 4096;
 
 /// One in this many same choices is evaluated for what it says of other weights.
-const EVIDENCE_EVERY: u64 = 8;
+const EVIDENCE_EVERY: u64 = 4;
 
 /// Mismatches that wait, and what is needed to examine them.
 #[derive(Default)]

@@ -22,6 +22,13 @@ const N_TRACES_MAX: usize = 1000;
 const MILLIBITS_MIN: i64 = 60_000;
 const MILLIBITS_PER_DECISION: i64 = 20;
 
+/// And by so many standard deviations of the sum, so that chance does not do it.
+const DEVIATIONS_MIN: f64 = 3.0;
+
+/// Plugins are named together if their weights make the decisions more likely by nearly as much: only the ratio of two weights matters where
+/// the scores of all other plugins are equal.
+const NEARLY: f64 = 0.8;
+
 /// How many other weights are shown.
 const N_SHOWN: usize = 3;
 
@@ -34,11 +41,30 @@ pub struct ShadowSummary {
     orders: BTreeMap<OrderOf, u64>,
     plugins: BTreeMap<&'static str, PluginDifferences>,
     rejections: BTreeMap<&'static str, u64>,
-    /// How much more likely each other weight makes all decisions, in thousandths of bits.
-    weights: BTreeMap<(&'static str, (i64, i64)), i64>,
+    /// How much more likely each other weight makes all decisions.
+    weights: BTreeMap<(&'static str, (i64, i64)), Gain>,
     /// How many decisions that is based on.
     n_evidence: u64,
     traces: Vec<Trace>,
+}
+
+/// A sum over decisions, and the sum of the squares, in thousandths of bits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gain {
+    millibits: i64,
+    squares: f64,
+}
+
+impl Gain {
+    fn add(&mut self, millibits: i64) {
+        self.millibits += millibits;
+        self.squares += (millibits as f64) * (millibits as f64);
+    }
+
+    /// Whether it is not by chance that the sum is above zero.
+    fn is_significant(self) -> bool {
+        self.millibits as f64 >= DEVIATIONS_MIN * self.squares.sqrt()
+    }
 }
 
 /// How many comparisons have a result, and the points by which the chosen nodes' totals were lower.
@@ -93,8 +119,8 @@ impl ShadowSummary {
         let result = &comparison.result;
         self.n_evidence += u64::from(comparison.n_evidence);
         for it in &comparison.evidence {
-            let millibits = self.weights.entry((it.plugin, it.factor)).or_default();
-            *millibits += it.millibits * i64::from(comparison.n_evidence);
+            let gain = self.weights.entry((it.plugin, it.factor)).or_default();
+            gain.add(it.millibits * i64::from(comparison.n_evidence));
         }
         let count = self.results.entry(result.name()).or_default();
         count.n += 1;
@@ -175,10 +201,11 @@ impl ShadowSummary {
     fn likely_weights(&self) -> Vec<(&'static str, (i64, i64), i64)> {
         let least = MILLIBITS_MIN + MILLIBITS_PER_DECISION * self.n_evidence as i64;
         let mut best: BTreeMap<&'static str, ((i64, i64), i64)> = BTreeMap::new();
-        for ((plugin, factor), millibits) in self.weights.iter().filter(|(_, it)| **it >= least) {
-            let known = best.entry(plugin).or_insert((*factor, *millibits));
-            if *millibits > known.1 {
-                *known = (*factor, *millibits);
+        let is_likely = |gain: &Gain| gain.millibits >= least && gain.is_significant();
+        for ((plugin, factor), gain) in self.weights.iter().filter(|(_, it)| is_likely(it)) {
+            let known = best.entry(plugin).or_insert((*factor, gain.millibits));
+            if gain.millibits > known.1 {
+                *known = (*factor, gain.millibits);
             }
         }
         let mut all: Vec<_> =
@@ -187,17 +214,20 @@ impl ShadowSummary {
         all
     }
 
-    /// The plugin that the other scheduler has with another weight, or that rejects the chosen nodes of at least half of the unexplained
-    /// decisions.
-    pub fn differing_plugin(&self) -> Option<&'static str> {
+    /// The plugin that rejects the chosen nodes of at least half of the unexplained decisions; or else those that the other scheduler may have
+    /// with another weight: one, or several that explain its decisions nearly equally well.
+    pub fn differing_plugins(&self) -> Vec<&'static str> {
         if self.verdict() != ShadowVerdict::Differs {
-            return None;
+            return Vec::new();
         }
         let rejecting = self.rejections.iter().max_by_key(|(_, n)| **n);
         if let Some((plugin, _)) = rejecting.filter(|(_, n)| 2 * **n >= self.n_unexplained()) {
-            return Some(plugin);
+            return vec![plugin];
         }
-        self.likely_weights().first().map(|(plugin, ..)| *plugin)
+        let weights = self.likely_weights();
+        let most = weights.first().map_or(0, |(_, _, millibits)| *millibits);
+        let nearly = weights.into_iter().filter(|it| it.2 as f64 >= NEARLY * most as f64);
+        nearly.map(|(plugin, ..)| plugin).collect()
     }
 
     /// The report of `--shadow-report`.
@@ -218,7 +248,7 @@ impl ShadowSummary {
         });
         json!({
             "verdict": self.verdict().name(),
-            "differingPlugin": self.differing_plugin(),
+            "differingPlugins": self.differing_plugins(),
             "comparedPods": self.n_compared(),
             "results": results.collect::<serde_json::Map<_, _>>(),
             "sameChoiceInEarlierState": self.n_in_earlier_states,
@@ -332,8 +362,9 @@ impl ShadowSummary {
                         "\n  {plugin} with {factor} times our weight makes its decisions more likely, by {bits} bits"
                     )?;
                 }
-                if let Some(plugin) = self.differing_plugin() {
-                    write!(f, "\n  Compare the configuration of {plugin} first.")?;
+                let plugins = self.differing_plugins();
+                if !plugins.is_empty() {
+                    write!(f, "\n  Compare the configuration of {} first.", plugins.join(" and "))?;
                 }
                 Ok(())
             }
@@ -410,7 +441,7 @@ mod tests {
     fn verdicts() {
         let check = |results: &[(u32, ShadowResult)], verdict, plugin| {
             let summary = summary_of(results);
-            let found = (summary.verdict(), summary.differing_plugin());
+            let found = (summary.verdict(), summary.differing_plugins().first().copied());
             assert_eq!(found, (verdict, plugin), "{summary}");
         };
         let undecided = ShadowResult::Undecided { message: "broken".to_owned() };
@@ -427,16 +458,27 @@ mod tests {
 
     #[test]
     fn another_weight_must_be_clearly_more_likely() {
-        let check = |millibits, plugin| {
+        let check = |millibits: &[(&'static str, i64)], n: u32, plugins: &[&str]| {
             let mut summary = summary_of(&[(1000, same())]);
-            let evidence = |factor| WeightEvidence { plugin: "X", factor, millibits };
-            let evidence = vec![evidence((2, 1)), evidence((3, 1))];
-            summary.add(&ShadowComparison { evidence, n_evidence: 8, ..comparison(same()) }, None);
-            assert_eq!(summary.differing_plugin(), plugin, "{millibits}");
-            assert_eq!(summary.verdict() == ShadowVerdict::Differs, plugin.is_some());
+            let evidence = |(plugin, millibits): &(&'static str, i64)| {
+                let of = |factor| WeightEvidence { plugin, factor, millibits: *millibits };
+                [of((2, 1)), of((3, 1))]
+            };
+            let evidence: Vec<_> = millibits.iter().flat_map(evidence).collect();
+            let one = ShadowComparison { evidence, n_evidence: 4, ..comparison(same()) };
+            (0..n).for_each(|_| summary.add(&one, None));
+            assert_eq!(summary.differing_plugins(), plugins, "{millibits:?}");
+            let differs = summary.verdict() == ShadowVerdict::Differs;
+            assert_eq!(differs, !plugins.is_empty());
         };
-        check(7_500, None);
-        check(7_600, Some("X"));
-        check(-7_600, None);
+        // 62 bits of 100 decisions.
+        check(&[("X", 619)], 25, &[]);
+        check(&[("X", 620)], 25, &["X"]);
+        check(&[("X", -620)], 25, &[]);
+        // As many bits of few decisions may be chance.
+        check(&[("X", 4_000)], 8, &[]);
+        check(&[("X", 4_000)], 9, &["X"]);
+        // The ratio of the weights of two plugins may be what matters.
+        check(&[("X", 2_000), ("Y", 1_590), ("Z", 1_610)], 25, &["X", "Z"]);
     }
 }

@@ -1,8 +1,8 @@
 //! Whether another scheduler decides as if a plugin had another weight.
 //!
 //! One decision says little: a better node may have been missed by sampling, or be better only in our state. All decisions together say how
-//! likely each weight is. A decision counts with the logarithm of its probability, in bits: it is one of the equally good nodes of the sample,
-//! and all better nodes were missed.
+//! likely each weight is. A decision counts with the logarithm of its probability, in bits. Either it is one of the equally good nodes of the
+//! sample, and all better nodes were missed; or it was made in a state that we do not know, so that each feasible node is equally likely.
 
 use loadmaster_stdx::float;
 
@@ -25,8 +25,9 @@ const FACTORS: [(i64, i64); 12] = [
     (30, 1),
 ];
 
-/// No decision counts for more, because it may have been made in another state.
-const BITS_MAX: f64 = 10.0;
+/// The probability that a decision was made in another state than the one in which we evaluate it. It keeps a single decision from counting
+/// much.
+const OTHER_STATE: f64 = 0.1;
 
 /// How much more likely other weights make the choice of the row at index `at`, when `n_wanted` feasible nodes are looked at.
 pub(super) fn evidence(table: &ScoreTable, at: usize, n_wanted: usize) -> Vec<WeightEvidence> {
@@ -47,7 +48,7 @@ pub(super) fn evidence(table: &ScoreTable, at: usize, n_wanted: usize) -> Vec<We
             let total =
                 |(total, score): (&i64, &i64)| (total - score) * denominator + score * numerator;
             totals.extend(table.totals.iter().zip(scores).map(total));
-            let gain = with_ours - bits_of(count(&totals, at), sampled);
+            let gain = with_ours - bits_of(count(&totals, at), sampled, n_feasible);
             found.push(WeightEvidence {
                 plugin,
                 factor,
@@ -60,7 +61,8 @@ pub(super) fn evidence(table: &ScoreTable, at: usize, n_wanted: usize) -> Vec<We
 
 /// How unlikely the choice of the row at index `at` is with our weights, in bits.
 pub(super) fn bits(table: &ScoreTable, at: usize, n_wanted: usize) -> f64 {
-    bits_of(count(&table.totals, at), share_of_nodes(table.rows.len(), n_wanted))
+    let n_feasible = table.rows.len();
+    bits_of(count(&table.totals, at), share_of_nodes(n_feasible, n_wanted), n_feasible)
 }
 
 /// The share of the feasible nodes that is looked at, if not all are.
@@ -74,15 +76,26 @@ fn count(totals: &[i64], at: usize) -> (usize, usize) {
     (better, totals.iter().filter(|total| **total == totals[at]).count())
 }
 
-fn bits_of((n_better, n_equal): (usize, usize), sampled: Option<f64>) -> f64 {
-    let bits = match sampled {
-        None if n_better > 0 => BITS_MAX,
-        None => log2(n_equal as f64),
-        Some(share) => {
-            log2((n_equal as f64 * share).max(1.0)) - n_better as f64 * log2(1.0 - share)
-        }
+fn bits_of((n_better, n_equal): (usize, usize), sampled: Option<f64>, n_feasible: usize) -> f64 {
+    let in_our_state = match sampled {
+        None if n_better > 0 => 0.0,
+        None => 1.0 / n_equal as f64,
+        Some(share) => power(1.0 - share, n_better) / (n_equal as f64 * share).max(1.0),
     };
-    bits.min(BITS_MAX)
+    -log2((1.0 - OTHER_STATE) * in_our_state + OTHER_STATE / n_feasible as f64)
+}
+
+/// Equal on all platforms.
+fn power(base: f64, exponent: usize) -> f64 {
+    let (mut result, mut square, mut left) = (1.0, base, exponent);
+    while left > 0 {
+        if left % 2 == 1 {
+            result *= square;
+        }
+        square *= square;
+        left /= 2;
+    }
+    result
 }
 
 /// Equal on all platforms.
@@ -120,8 +133,8 @@ mod tests {
                 .collect()
         };
         // Not the best node of all, then the best one, then one that a sample may have missed.
-        check(0, 2, &all(10_000, 9_000, 10_000));
-        check(1, 2, &all(-10_000, -1_000, -10_000));
-        check(0, 1, &all(1_000, 1_000, 1_000));
+        check(0, 2, &all(4_248, 3_322, 4_248));
+        check(1, 2, &all(-4_248, -926, -4_248));
+        check(0, 1, &all(926, 926, 926));
     }
 }
