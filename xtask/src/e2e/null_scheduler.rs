@@ -1,8 +1,11 @@
-//! A scheduler that decides nothing: the upper limit of a benchmark with claims.
+//! A scheduler that decides nothing: the upper limit of a benchmark.
 //!
-//! It reads pending pods, their claims and free volumes once, assigns the volumes in turn, and sends the writes that a scheduler sends for
+//! It watches nodes and pods, assigns pending pods to the nodes in turn, and sends the binding and then the Event of each. With claims, it reads
+//! pending pods, their claims and free volumes once, assigns the volumes in turn, and sends the writes that a scheduler sends for
 //! such a pod: the nomination, the volume with its claim, and, when the claim is bound, the binding and the Event. It uses Loadmaster's
 //! connections. Then it waits until it is killed, so that its resource usage can be read.
+
+mod round_robin;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,15 +27,22 @@ use super::bound_pods::whole_lines;
 const N_PODS_MAX: usize = 500;
 const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
 
-/// Send the writes of a scheduler for pods with a claim of a static volume each, without deciding anything.
+/// Send the writes of a scheduler without deciding anything.
 #[derive(Parser)]
 pub struct Args {
     /// The credentials.
     #[arg(long)]
     kubeconfig: PathBuf,
-    /// The namespace of the pods.
-    #[arg(long)]
+    /// Bind the pods of this namespace, each of which has a claim of a static volume, in place of all pods.
+    #[arg(long, value_name = "NAMESPACE")]
+    claims_in: Option<String>,
+}
+
+/// A pod.
+struct PodId {
     namespace: String,
+    name: String,
+    uid: String,
 }
 
 /// A pod, its claim, a volume for it, and the volume's node.
@@ -47,7 +57,6 @@ struct Assignment {
 
 /// Binds all pods, then never returns unless something fails.
 pub async fn run(args: &Args) -> Result<bool> {
-    let api = ApiClient::new(&args.kubeconfig).await?;
     let options = ClusterOptions {
         kubeconfig: Some(args.kubeconfig.clone()),
         context: None,
@@ -56,8 +65,23 @@ pub async fn run(args: &Args) -> Result<bool> {
     };
     let cluster = Cluster::from_options(&options).await.context("finding the cluster")?;
     let clients = Arc::new(ApiClients::new(&cluster));
-    let claims_path = format!("/api/v1/namespaces/{}/persistentvolumeclaims", args.namespace);
-    let pods = api.list(&format!("/api/v1/namespaces/{}/pods", args.namespace)).await?;
+    match &args.claims_in {
+        None => round_robin::run(&clients).await?,
+        Some(namespace) => {
+            let api = ApiClient::new(&args.kubeconfig).await?;
+            bind_with_claims(api, &clients, namespace).await?;
+        }
+    }
+    std::future::pending().await
+}
+
+async fn bind_with_claims(
+    api: ApiClient,
+    clients: &Arc<ApiClients>,
+    namespace: &str,
+) -> Result<()> {
+    let claims_path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
+    let pods = api.list(&format!("/api/v1/namespaces/{namespace}/pods")).await?;
     let volumes = api.list("/api/v1/persistentvolumes").await?;
     let claims = api.get_json(&claims_path).await?;
     let version = claims["metadata"]["resourceVersion"].as_str();
@@ -71,7 +95,7 @@ pub async fn run(args: &Args) -> Result<bool> {
     ));
     let permits = Arc::new(Semaphore::new(N_PODS_MAX));
     for assignment in assignments {
-        let (clients, permits) = (Arc::clone(&clients), Arc::clone(&permits));
+        let (clients, permits) = (Arc::clone(clients), Arc::clone(&permits));
         tasks.spawn(async move {
             let permit = permits.acquire_owned().await.context("waiting for other pods")?;
             // As in Loadmaster, pods that wait for their claims do not count.
@@ -79,13 +103,13 @@ pub async fn run(args: &Args) -> Result<bool> {
             drop(permit);
             let Assignment { pod, node, bound, .. } = assignment;
             bound.await.context("the watch of claims has ended")?;
-            bind(&clients, &pod, &node).await
+            bind(&clients, &PodId::of(&pod), &node).await
         });
     }
     while let Some(ended) = tasks.join_next().await {
         ended.context("a task panicked")??;
     }
-    std::future::pending().await
+    Ok(())
 }
 
 type WaitingClaims = BTreeMap<String, oneshot::Sender<()>>;
@@ -151,7 +175,7 @@ async fn notify_bound_claims(
 
 async fn nominate_and_reserve(clients: &ApiClients, assignment: &Assignment) -> Result<()> {
     let Assignment { pod, claim, volume, node, .. } = assignment;
-    let path = format!("{}/status", path_of(pod));
+    let path = format!("{}/status", PodId::of(pod).path());
     let body = json!({"status": {"nominatedNodeName": node}});
     let patch = Request {
         content_type: STRATEGIC_MERGE_PATCH,
@@ -170,13 +194,12 @@ async fn nominate_and_reserve(clients: &ApiClients, assignment: &Assignment) -> 
     call(&clients.other, &Request::with_body(Method::PUT, path, volume.to_string())).await
 }
 
-async fn bind(clients: &ApiClients, pod: &Value, node: &str) -> Result<()> {
-    let (name, namespace) = (text(&pod["metadata"]["name"]), text(&pod["metadata"]["namespace"]));
-    let uid = &pod["metadata"]["uid"];
+async fn bind(clients: &ApiClients, pod: &PodId, node: &str) -> Result<()> {
+    let PodId { namespace, name, uid } = pod;
     let binding = json!({"apiVersion": "v1", "kind": "Binding",
         "metadata": {"name": name, "namespace": namespace, "uid": uid},
         "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
-    let path = format!("{}/binding", path_of(pod));
+    let path = format!("{}/binding", pod.path());
     call(&clients.bind, &Request::with_body(Method::POST, path, binding.to_string())).await?;
     let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event",
         "metadata": {"name": format!("{name}.null"), "namespace": namespace},
@@ -189,9 +212,16 @@ async fn bind(clients: &ApiClients, pod: &Value, node: &str) -> Result<()> {
     call(&clients.events, &Request::with_body(Method::POST, path, event.to_string())).await
 }
 
-fn path_of(pod: &Value) -> String {
-    let metadata = &pod["metadata"];
-    format!("/api/v1/namespaces/{}/pods/{}", text(&metadata["namespace"]), text(&metadata["name"]))
+impl PodId {
+    fn of(pod: &Value) -> PodId {
+        let [namespace, name, uid] =
+            ["namespace", "name", "uid"].map(|field| text(&pod["metadata"][field]));
+        PodId { namespace, name, uid }
+    }
+
+    fn path(&self) -> String {
+        format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
+    }
 }
 
 async fn call(client: &loadmaster_client::ApiClient, request: &Request) -> Result<()> {
