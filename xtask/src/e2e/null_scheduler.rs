@@ -226,7 +226,7 @@ impl PodId {
 
 async fn call(client: &loadmaster_client::ApiClient, request: &Request) -> Result<()> {
     let what = || format!("{} {}", request.method, request.path);
-    let reply = client.call(request).await.with_context(what)?;
+    let reply = client.call_with_retries(request).await.with_context(what)?;
     let body = || String::from_utf8_lossy(&reply.body).into_owned();
     ensure!(reply.is_success(), "{}: status {}: {}", what(), reply.status, body());
     Ok(())
