@@ -3,28 +3,15 @@
 //! Nodes and pods are required. Another kind of a snapshot that may not be read, or that the cluster does not have, leads to a warning;
 //! whether a missing additional kind matters is for the caller to say.
 
-use std::path::PathBuf;
-
-use kube::Config;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use loadmaster_api::document::Document;
 use loadmaster_api::snapshot::Snapshot;
 use loadmaster_stdx::Set;
 
 use crate::api_client::ConnectionLimits;
-use crate::connect::{self, Cluster, ConnectError};
+use crate::connect::{Cluster, KubeconfigSource};
 use crate::kinds::{ApiResource, Kind, UnreadCause};
 use crate::paged_list;
 pub use crate::read_cluster_error::ReadClusterError;
-
-/// Selects a kubeconfig and a context.
-#[derive(Clone, Debug, Default)]
-pub struct KubeconfigSource {
-    /// A kubeconfig file; without it `$KUBECONFIG`, `~/.kube/config`, or the cluster in which this process runs.
-    pub kubeconfig: Option<PathBuf>,
-    /// A context of the kubeconfig; without it the current one.
-    pub context: Option<String>,
-}
 
 /// The objects of a cluster.
 #[derive(Debug)]
@@ -74,9 +61,8 @@ async fn read(
     options: &KubeconfigSource,
     read_options: &ClusterReadOptions,
 ) -> Result<ClusterObjects, ReadClusterError> {
-    let config = load_config(options).await?;
-    let namespace = config.default_namespace.clone();
-    let cluster = Cluster::from_config(config, USER_AGENT).await?;
+    let cluster = Cluster::from_kubeconfig(options, USER_AGENT).await?;
+    let namespace = cluster.default_namespace().to_owned();
     let client = cluster.client("explain", LIMITS);
     let mut objects = ClusterObjects {
         snapshot: Snapshot::default(),
@@ -124,32 +110,6 @@ impl ClusterObjects {
             }
         }
     }
-}
-
-/// The configuration that a kubeconfig, or the service account, gives.
-pub(crate) async fn load_config(options: &KubeconfigSource) -> Result<Config, ReadClusterError> {
-    let KubeconfigSource { kubeconfig, context } = options;
-    let read = match kubeconfig {
-        Some(path) => Kubeconfig::read_from(path),
-        None => Kubeconfig::read(),
-    };
-    let selected = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
-    let (config, file) = match read {
-        Ok(file) => (Config::from_custom_kubeconfig(file.clone(), &selected).await, Some(file)),
-        Err(error) => (Err(error), None),
-    };
-    let mut config = match config.map_err(connect::kubeconfig_error) {
-        Ok(config) => config,
-        Err(error) if kubeconfig.is_none() && context.is_none() => {
-            let both =
-                |in_cluster| ConnectError::Config { text: format!("{error}, and {in_cluster}") };
-            Config::incluster().map_err(both)?
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let file = file.as_ref().map(|file| (file, context.as_deref()));
-    config.proxy_url = connect::proxy_url(&config.cluster_url, file)?;
-    Ok(config)
 }
 
 /// Adds the objects of one kind.

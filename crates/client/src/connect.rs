@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_types, reason = "certificates are shared between tasks")]
 
+mod kubeconfig;
 mod proxy;
 
 use std::path::PathBuf;
@@ -21,7 +22,9 @@ use tokio::time::Instant;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 
-pub(crate) use proxy::{Proxy, basic_auth_header, is_loopback, proxy_url};
+pub use kubeconfig::KubeconfigSource;
+use proxy::proxy_url;
+pub(crate) use proxy::{Proxy, basic_auth_header, is_loopback};
 
 use crate::status::error_chain;
 
@@ -109,6 +112,8 @@ struct Shared {
 enum Source {
     /// A kubeconfig, or the service account.
     Options(ClusterOptions),
+    /// A kubeconfig as kubectl finds it, or the service account.
+    Kubeconfig(KubeconfigSource),
     /// A configuration in memory, which may name files and exec plugins.
     Config(Box<Config>),
 }
@@ -150,6 +155,18 @@ impl Cluster {
     pub async fn from_options(options: &ClusterOptions) -> Result<Cluster, ConnectError> {
         let source = Source::Options(options.clone());
         Cluster::load(source, options.user_agent.clone()).await
+    }
+
+    /// Finds the cluster as kubectl does. Runs exec plugins, reads certificates, but does not connect.
+    ///
+    /// # Errors
+    ///
+    /// When there is no cluster, or its address, certificates or credentials cannot be used.
+    pub async fn from_kubeconfig(
+        source: &KubeconfigSource,
+        user_agent: &str,
+    ) -> Result<Cluster, ConnectError> {
+        Cluster::load(Source::Kubeconfig(source.clone()), user_agent.to_owned()).await
     }
 
     /// With what kube-rs calls a configuration.
@@ -317,6 +334,7 @@ impl Source {
     fn config(&self) -> Result<Config, ConnectError> {
         match self {
             Source::Options(options) => load_config(options),
+            Source::Kubeconfig(source) => source.load(),
             Source::Config(config) => Ok((**config).clone()),
         }
     }
@@ -362,6 +380,14 @@ fn load_config(options: &ClusterOptions) -> Result<Config, ConnectError> {
     Ok(config)
 }
 
+/// The configuration that a kubeconfig, or the service account, gives.
+pub(crate) async fn kubeconfig_config(source: &KubeconfigSource) -> Result<Config, ConnectError> {
+    let source = source.clone();
+    // Exec plugins and files block.
+    let loaded = tokio::task::spawn_blocking(move || source.load()).await;
+    loaded.unwrap_or_else(|error| Err(ConnectError::Config { text: error.to_string() }))
+}
+
 /// What kube-rs makes of a context. Must be called in a thread of the runtime that may block.
 fn config_of_context(file: Kubeconfig, context: Option<String>) -> Result<Config, ConnectError> {
     let selected = KubeConfigOptions { context, ..KubeConfigOptions::default() };
@@ -370,7 +396,7 @@ fn config_of_context(file: Kubeconfig, context: Option<String>) -> Result<Config
 }
 
 /// An error of kube-rs without the lines of the file that it repeats: they may hold a token or a key.
-pub(crate) fn kubeconfig_error(error: KubeconfigError) -> ConnectError {
+fn kubeconfig_error(error: KubeconfigError) -> ConnectError {
     let text = match &error {
         KubeconfigError::Parse(error) => {
             format!("failed to parse kubeconfig YAML: {}", error.without_snippet())

@@ -41,10 +41,8 @@ pub mod status;
 pub use api_client::{
     ApiClient, ApiClients, Reply, Request, RequestObserver, RequestOutcome, SendError,
 };
-pub use cluster_reader::{
-    ClusterObjects, ClusterReadOptions, KubeconfigSource, ReadClusterError, read_cluster,
-};
-pub use connect::{Cluster, ClusterOptions, ConnectError};
+pub use cluster_reader::{ClusterObjects, ClusterReadOptions, ReadClusterError, read_cluster};
+pub use connect::{Cluster, ClusterOptions, ConnectError, KubeconfigSource};
 pub use http::Method;
 pub use k8s_openapi;
 pub use kinds::Kind;

@@ -15,8 +15,7 @@ use rustls::pki_types::pem::PemObject as _;
 use tokio::runtime::Runtime;
 
 use crate::api_client::{ApiClient, ConnectionLimits, Reply, Request, SendError};
-use crate::cluster_reader::{self, KubeconfigSource};
-use crate::connect::{Cluster, ConnectError, is_loopback};
+use crate::connect::{self, Cluster, ConnectError, KubeconfigSource, is_loopback};
 
 /// The port on which kube-scheduler and Loadmaster serve HTTPS.
 const PORT: u16 = 10259;
@@ -89,9 +88,6 @@ pub enum RemoteSchedulerError {
     /// The address, the certificates or the credentials cannot be used.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// There is no usable kubeconfig.
-    #[error(transparent)]
-    Kubeconfig(#[from] cluster_reader::ReadClusterError),
     /// A file cannot be read.
     #[error("{path}")]
     File {
@@ -188,7 +184,7 @@ async fn config(options: &RemoteSchedulerOptions) -> Result<Config, RemoteSchedu
             config.auth_info.client_key = path(key);
         }
         Credentials::Kubeconfig(source) => {
-            let user = cluster_reader::load_config(source).await?;
+            let user = connect::kubeconfig_config(source).await?;
             config.auth_info = user.auth_info;
             config.root_cert = user.root_cert;
             config.default_namespace = user.default_namespace;

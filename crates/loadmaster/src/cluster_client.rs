@@ -3,28 +3,49 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use loadmaster_client::{Cluster, ClusterOptions};
+use loadmaster_client::{Cluster, KubeconfigSource};
 use loadmaster_daemon::logs::{LogFormat, LogSettings, Logs};
 use loadmaster_stdx::ErrorChain;
 
 use crate::exit::{CommandResult, Failure};
 
+/// Flags that select a cluster, with kubectl's names and defaults.
+#[derive(clap::Args)]
+pub(crate) struct KubeconfigArgs {
+    /// Path to the kubeconfig file of the cluster [default: the files of $KUBECONFIG, ~/.kube/config, or the in-cluster configuration].
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The name of the kubeconfig context to use [default: the current context].
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+}
+
+impl KubeconfigArgs {
+    /// The cluster that the flags select.
+    pub fn source(&self) -> KubeconfigSource {
+        KubeconfigSource { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
+    }
+
+    /// Whether a flag was given.
+    pub fn is_given(&self) -> bool {
+        self.kubeconfig.is_some() || self.context.is_some()
+    }
+}
+
 /// Flags for the cluster and for logs.
 #[derive(clap::Args)]
 pub(crate) struct ClusterArgs {
-    /// Path to the kubeconfig file of the cluster [default: the in-cluster configuration].
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    kubeconfig: KubeconfigArgs,
     /// Log verbosity: 0 logs errors only, 4 also every rejected request.
     #[arg(short, value_name = "V", default_value_t = 0)]
     verbosity: u32,
 }
 
 impl ClusterArgs {
-    /// Sets up logs, and runs a command that gets the connection to the cluster. `context` is that of the kubeconfig file.
+    /// Sets up logs, and runs a command that gets the connection to the cluster.
     pub fn run<T>(
         &self,
-        context: Option<&str>,
         user_agent: &str,
         command: impl AsyncFnOnce(Cluster) -> CommandResult<T>,
     ) -> CommandResult<T> {
@@ -41,13 +62,7 @@ impl ClusterArgs {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed("starting the network runtime", &error))?;
         runtime.block_on(async {
-            let options = ClusterOptions {
-                kubeconfig: self.kubeconfig.clone(),
-                context: context.map(str::to_owned),
-                master: None,
-                user_agent: user_agent.to_owned(),
-            };
-            let cluster = Cluster::from_options(&options).await;
+            let cluster = Cluster::from_kubeconfig(&self.kubeconfig.source(), user_agent).await;
             command(cluster.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?).await
         })
     }

@@ -67,7 +67,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
-    args.cluster.run(None, USER_AGENT, async |cluster| {
+    args.cluster.run(USER_AGENT, async |cluster| {
         let (stats, stats_receiver) = watch::channel(Default::default());
         let elector = args.enable_leader_election.then(|| start_election(&cluster));
         let leadership = elector.as_ref().map(LeaderElector::status);

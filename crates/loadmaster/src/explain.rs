@@ -10,7 +10,6 @@ mod several_pods;
 mod table;
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -23,6 +22,7 @@ use loadmaster_framework::{Now, PodInfo, Registry};
 use loadmaster_stdx::ErrorChain;
 use serde::Serialize;
 
+use crate::cluster_client::KubeconfigArgs;
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr};
 use crate::input::{self, ConfigArgs, ProfilesAndGates};
 use crate::terminal;
@@ -75,12 +75,8 @@ pub(crate) struct Args {
     /// Saved objects: a file, a directory, or `-` for standard input. May be repeated.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["kubeconfig", "context"])]
     from: Vec<String>,
-    /// Path to the kubeconfig file of a live cluster [default: $KUBECONFIG, ~/.kube/config, or the in-cluster configuration].
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// The name of the kubeconfig context to use.
-    #[arg(long)]
-    context: Option<String>,
+    #[command(flatten)]
+    cluster: KubeconfigArgs,
     #[command(flatten)]
     remote: ServerArgs,
     #[command(flatten)]
@@ -192,11 +188,7 @@ fn extender_notes(profile: &Profile, pod: &PodInfo) -> Vec<String> {
 fn read(args: &Args, setup: &ProfilesAndGates) -> CommandResult<(Snapshot, String, PluginInputs)> {
     let mut inputs = PluginInputs::for_profiles(&setup.profiles);
     if args.from.is_empty() {
-        let options = client::KubeconfigSource {
-            kubeconfig: args.kubeconfig.clone(),
-            context: args.context.clone(),
-        };
-        let reading = client::read_cluster(&options, &inputs.cluster_read_options())
+        let reading = client::read_cluster(&args.cluster.source(), &inputs.cluster_read_options())
             .map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
         reading.warnings.iter().for_each(|warning| print_to_stderr(&format!("warning: {warning}")));
         inputs.read_live_objects(&reading.documents, &reading.unread);

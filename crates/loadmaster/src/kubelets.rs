@@ -34,9 +34,6 @@ const USER_AGENT: &str = concat!("loadmaster/", env!("CARGO_PKG_VERSION"), " kub
 pub(crate) struct Args {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// The name of the kubeconfig context to use [default: the current context].
-    #[arg(long, value_name = "NAME", requires = "kubeconfig")]
-    context: Option<String>,
     /// The number of nodes to create; existing nodes are not changed.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     nodes: u32,
@@ -94,7 +91,7 @@ impl SimulatedNodeArgs {
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
     let (nodes, stages) = (args.machines.nodes(args.nodes)?, args.machines.stages()?);
     let seed = RandomState::new().hash_one("kubelets");
-    args.cluster.run(args.context.as_deref(), USER_AGENT, async |cluster| {
+    args.cluster.run(USER_AGENT, async |cluster| {
         writeln!(
             out,
             "kubelets for {}, {}",

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use loadmaster_client::status::decode_status;
-use loadmaster_client::{Credentials, KubeconfigSource, RemoteScheduler, RemoteSchedulerOptions};
+use loadmaster_client::{Credentials, RemoteScheduler, RemoteSchedulerOptions};
 use loadmaster_engine::engine::scheduling_state::{PodSchedulingState, PodState};
 use loadmaster_engine::explain::Explanation;
 use loadmaster_stdx::ErrorChain;
@@ -93,10 +93,7 @@ fn options(args: &Args, server: &str) -> RemoteSchedulerOptions {
         (_, _, Some(certificate), Some(key)) => {
             Credentials::Certificate { certificate: certificate.clone(), key: key.clone() }
         }
-        _ if args.kubeconfig.is_some() || args.context.is_some() => {
-            let (kubeconfig, context) = (args.kubeconfig.clone(), args.context.clone());
-            Credentials::Kubeconfig(KubeconfigSource { kubeconfig, context })
-        }
+        _ if args.cluster.is_given() => Credentials::Kubeconfig(args.cluster.source()),
         _ => Credentials::None,
     };
     RemoteSchedulerOptions {
