@@ -34,6 +34,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("client", 5),
     ("controllers", 5),
     ("extender-server", 5),
+    ("serving", 5),
     ("daemon", 6),
     ("sim", 6),
     ("loadmaster", 7),

@@ -24,26 +24,20 @@ mod zpages;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::{Method, Request, Response};
 use http_body_util::Full;
-use hyper::body::{Frame, Incoming, SizeHint};
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use rustls::pki_types::CertificateDer;
+use hyper::body::Incoming;
+use loadmaster_serving::{ConnectionLimits, Peer};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore, watch};
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{interval, sleep, timeout};
-use tokio_rustls::TlsAcceptor;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{interval, timeout};
 
 pub use endpoints::{Route, RouteFuture, RouteRequest};
 pub use health::{Health, HealthCheck, HealthState, SHUTTING_DOWN};
@@ -57,7 +51,7 @@ use crate::metrics::{Metrics, PodResources};
 use authentication::Authenticator;
 use authorization::Authorizer;
 use certificates::Certificates;
-use endpoints::{Endpoints, Peer};
+use endpoints::Endpoints;
 
 /// What the endpoints serve.
 pub struct EndpointsConfig {
@@ -169,23 +163,13 @@ pub enum ServeError {
 /// A running server.
 pub struct Server {
     address: SocketAddr,
-    stop: watch::Sender<bool>,
+    stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
     refresh: JoinHandle<()>,
     certificates: Arc<Certificates>,
     authenticator: Arc<Authenticator>,
 }
 
-/// The maximum number of concurrent connections; more wait.
-const CONNECTIONS_MAX: usize = 1000;
-/// Go's default of concurrent streams per HTTP/2 connection.
-const STREAMS_MAX: u32 = 250;
-const HEADER_BYTES_MAX: u32 = 1 << 20;
-/// As upstream's server.
-const HEADER_TIME_MAX: Duration = Duration::from_secs(32);
-const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// As Go's HTTP/2 server.
-const LINGER: Duration = Duration::from_millis(25);
 const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
 /// How often files are reloaded; the ConfigMap is read every twelfth time.
 const REFRESH_PERIOD: Duration = Duration::from_secs(5);
@@ -218,17 +202,26 @@ pub async fn start_server_on(
     let tls = tls::server_config(&options.serving, certificates.clone(), authenticator.clone())?;
     let unknown = |source| ServeError::File { path: "the listener".to_owned(), source };
     let address = listener.local_addr().map_err(unknown)?;
-    let (stop, stopped) = watch::channel(false);
-    let server = Arc::new(ServerState {
-        endpoints: Endpoints::new(config, authenticator.clone(), authorizer),
-        tls: TlsAcceptor::from(Arc::new(tls)),
-        http: http(&options.serving),
-    });
+    let endpoints = Arc::new(Endpoints::new(config, authenticator.clone(), authorizer));
+    let handler = move |peer, request| {
+        let endpoints = endpoints.clone();
+        async move { Ok::<_, Infallible>(handle_request(endpoints, peer, request).await) }
+    };
+    let tls = Arc::new(tls);
+    let (stop, stopped) = oneshot::channel();
+    let limits = limits(&options.serving);
+    let serving = async move {
+        let stopped = async {
+            let _ = stopped.await;
+            tracing::info!("Secure server has stopped listening");
+        };
+        loadmaster_serving::serve(listener, || Some(tls.clone()), limits, handler, stopped).await;
+    };
     tracing::info!(address = %address, "Serving securely");
     Ok(Server {
         address,
         stop,
-        task: tokio::spawn(accept(listener, server, stopped)),
+        task: tokio::spawn(serving),
         refresh: tokio::spawn(refresh(certificates.clone(), authenticator.clone())),
         certificates,
         authenticator,
@@ -251,7 +244,7 @@ impl Server {
     /// Stops accepting connections, and waits up to five seconds for requests in flight.
     pub async fn shutdown(self) {
         self.refresh.abort();
-        let _ = self.stop.send(true);
+        let _ = self.stop.send(());
         let mut task = self.task;
         if timeout(SHUTDOWN_TIME_MAX, &mut task).await.is_err() {
             task.abort();
@@ -293,156 +286,33 @@ fn listen(flags: &SecureServingFlags) -> Result<Option<TcpListener>, ServeError>
     result.map(Some).map_err(|source| ServeError::Listen { address, source })
 }
 
-struct ServerState {
-    endpoints: Endpoints,
-    tls: TlsAcceptor,
-    http: auto::Builder<TokioExecutor>,
-}
-
-fn http(flags: &SecureServingFlags) -> auto::Builder<TokioExecutor> {
-    let streams = match flags.http2_max_streams_per_connection {
-        0 => STREAMS_MAX,
+/// The limits of connections.
+fn limits(flags: &SecureServingFlags) -> ConnectionLimits {
+    let default = ConnectionLimits::default();
+    let streams_max = match flags.http2_max_streams_per_connection {
+        0 => default.streams_max,
         given => given,
     };
-    let mut http = auto::Builder::new(TokioExecutor::new());
-    http.http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIME_MAX)
-        .max_buf_size(HEADER_BYTES_MAX as usize);
-    http.http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(streams)
-        .max_header_list_size(HEADER_BYTES_MAX)
-        .keep_alive_interval(HEADER_TIME_MAX);
-    http
-}
-
-/// Accepts connections until the server stops, then waits for open connections.
-async fn accept(
-    listener: TcpListener,
-    server: Arc<ServerState>,
-    mut stopped: watch::Receiver<bool>,
-) {
-    let connection_slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut connections = JoinSet::new();
-    loop {
-        while connections.try_join_next().is_some() {}
-        let Ok(slot) = connection_slots.clone().acquire_owned().await else { return };
-        let stream = tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::warn!(err = %error, "Accepting a connection failed");
-                    // Most likely out of file descriptors: wait for other connections to close.
-                    sleep(Duration::from_millis(50)).await;
-                    continue;
-                }
-            },
-            _ = stopped.changed() => break,
-        };
-        let (server, stopped) = (server.clone(), stopped.clone());
-        connections.spawn(async move {
-            connection(stream, server, stopped).await;
-            drop(slot);
-        });
-    }
-    drop(listener);
-    tracing::info!("Secure server has stopped listening");
-    while connections.join_next().await.is_some() {}
-}
-
-async fn connection(
-    stream: TcpStream,
-    server: Arc<ServerState>,
-    mut stopped: watch::Receiver<bool>,
-) {
-    let stream = match timeout(HANDSHAKE_TIME_MAX, server.tls.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => {
-            tracing::info!(v = 2, err = %error, "TLS handshake error");
-            return;
-        }
-        Err(_) => return,
-    };
-    let chain = stream.get_ref().1.peer_certificates().map(<[CertificateDer<'_>]>::to_vec);
-    let peer = Arc::new(Peer { chain: chain.unwrap_or_default(), close: Notify::new() });
-    let service = service_fn(|request: Request<Incoming>| {
-        let (server, peer) = (server.clone(), peer.clone());
-        async move { Ok::<_, Infallible>(handle_request(server, peer, request).await) }
-    });
-    let connection = server.http.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let mut is_closing = false;
-    loop {
-        tokio::select! {
-            // Pending responses are written first.
-            biased;
-            // Errors of the connection are ignored.
-            _ = connection.as_mut() => return,
-            _ = stopped.changed(), if !is_closing => {}
-            () = after_last_response(&peer), if !is_closing => {}
-        }
-        is_closing = true;
-        connection.as_mut().graceful_shutdown();
-    }
-}
-
-/// Waits until the connection's last response was sent, plus a moment: some clients miss the response
-/// if GOAWAY arrives together with it.
-async fn after_last_response(peer: &Peer) {
-    peer.close.notified().await;
-    sleep(LINGER).await;
-}
-
-/// A response body that closes its connection after it was sent. If the connection were closed earlier,
-/// the client could receive GOAWAY before the response.
-struct Body {
-    bytes: Full<Bytes>,
-    ends: Option<Arc<Peer>>,
-}
-
-impl hyper::body::Body for Body {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.bytes).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.bytes.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.bytes.size_hint()
-    }
-}
-
-impl Drop for Body {
-    fn drop(&mut self) {
-        if let Some(peer) = &self.ends {
-            peer.close.notify_one();
-        }
-    }
+    ConnectionLimits { streams_max, ..default }
 }
 
 /// Handles one request in a separate task, so that a panic fails only this request.
 async fn handle_request(
-    server: Arc<ServerState>,
+    endpoints: Arc<Endpoints>,
     peer: Arc<Peer>,
     request: Request<Incoming>,
-) -> Response<Body> {
+) -> Response<Full<Bytes>> {
     let task_peer = peer.clone();
     let is_head = request.method() == Method::HEAD;
-    let task = tokio::spawn(async move { server.endpoints.handle(&task_peer, request).await });
+    let task = tokio::spawn(async move { endpoints.handle(&task_peer, request).await });
     let (reply, is_last) = task.await.unwrap_or_else(|error| {
         tracing::error!(err = %error, "Handling a request panicked");
         let text = "This request caused a panic; see the log.".to_owned();
         (reply::text_line(http::StatusCode::INTERNAL_SERVER_ERROR, text), false)
     });
+    if is_last {
+        peer.close_after_response();
+    }
     let n_bytes = reply.body.len();
     let mut response = reply.into_response();
     if is_head {
@@ -450,7 +320,7 @@ async fn handle_request(
         response.headers_mut().insert(CONTENT_LENGTH, n_bytes.into());
         *response.body_mut() = Full::default();
     }
-    response.map(|bytes| Body { bytes, ends: is_last.then_some(peer) })
+    response
 }
 
 /// Reloads files and the ConfigMap periodically. On an error the previous state is kept.

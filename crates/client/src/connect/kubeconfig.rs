@@ -47,7 +47,6 @@ impl KubeconfigSource {
 
 /// The files of `$KUBECONFIG`, or `~/.kube/config`.
 fn read_default() -> Result<Kubeconfig, KubeconfigError> {
-    #[expect(clippy::disallowed_methods, reason = "where kubectl finds its kubeconfig files")]
     let variable = std::env::var_os("KUBECONFIG").unwrap_or_default();
     let paths = std::env::split_paths(&variable).filter(|path| !path.as_os_str().is_empty());
     match merge_files(paths) {

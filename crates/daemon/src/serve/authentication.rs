@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 use super::ServeError;
 use super::expiring_cache::ExpiringCache;
 use super::review_client::{ReviewClient, ReviewRequest, error_message, review};
-use super::user::{CaBundle, CertificateSubject, User};
+use super::user::{CaBundle, User};
 use crate::flags;
 use crate::metrics::{AuthMetrics, AuthenticationResult};
+use loadmaster_serving::CertificateSubject;
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// The ConfigMap with the CAs and headers that the cluster trusts.

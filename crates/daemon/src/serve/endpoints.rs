@@ -9,8 +9,7 @@ use http::{Method, Request, StatusCode, Version};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use jiff::Timestamp;
-use rustls::pki_types::CertificateDer;
-use tokio::sync::Notify;
+use loadmaster_serving::Peer;
 use tokio::time::{Instant, timeout};
 
 use super::EndpointsConfig;
@@ -25,14 +24,6 @@ use crate::metrics::{CONTENT_TYPE as METRICS, process_start_seconds, resource_me
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
 /// The maximum size of a request body. The only body that is read is a log level.
 const BODY_BYTES_MAX: usize = 64 << 10;
-
-/// The client of a connection.
-pub(super) struct Peer {
-    /// Its certificate chain, leaf first; empty without a client certificate.
-    pub chain: Vec<CertificateDer<'static>>,
-    /// Notified when the connection should be closed.
-    pub close: Notify,
-}
 
 /// A request to a [`Route`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,14 +116,15 @@ impl Endpoints {
         request: Request<Incoming>,
     ) -> (HttpReply, bool) {
         let is_http2 = request.version() == Version::HTTP_2;
-        let user = match self.authenticator.authenticate(request.headers(), &peer.chain).await {
-            Ok(user) => user,
-            Err(reason) => {
-                tracing::error!(err = reason, "Unable to authenticate the request");
-                let reply = status(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized");
-                return (reply, is_http2);
-            }
-        };
+        let user =
+            match self.authenticator.authenticate(request.headers(), &peer.certificates).await {
+                Ok(user) => user,
+                Err(reason) => {
+                    tracing::error!(err = reason, "Unable to authenticate the request");
+                    let reply = status(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized");
+                    return (reply, is_http2);
+                }
+            };
         let is_last = is_http2 && user.is_anonymous();
         let verb = request.method().as_str().to_ascii_lowercase();
         let path = request.uri().path().to_owned();

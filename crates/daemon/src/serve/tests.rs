@@ -2,12 +2,15 @@
 
 use std::sync::{PoisonError, RwLock};
 
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -455,4 +458,27 @@ async fn a_request_in_flight_is_answered_while_shutting_down() {
     let _ = timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await.unwrap();
     assert!(String::from_utf8_lossy(&response).ends_with("done"));
     timeout(TEST_TIMEOUT, shutdown).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_liveness_probe_is_answered_with_1000_idle_connections() {
+    // Two file descriptors for each connection.
+    let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limits.maximum, ..limits };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    let server = serve(&[], |_| ()).await;
+    let mut before_handshake = Vec::new();
+    for _ in 0..1_000 {
+        before_handshake.push(TcpStream::connect(server.address()).await.unwrap());
+    }
+    // At once: not when the handshakes of the others have timed out.
+    let probe = timeout(Duration::from_secs(5), get(&server, "/livez"));
+    assert_eq!(probe.await.unwrap(), (200, "ok".to_owned()));
+    let mut after_handshake = Vec::new();
+    for at in 0..60 {
+        let alpn: &[u8] = if at % 2 == 0 { b"h2" } else { b"http/1.1" };
+        after_handshake.push(connect(&server, "localhost", alpn, None).await);
+    }
+    assert_eq!(get(&server, "/livez").await, (200, "ok".to_owned()));
+    server.shutdown().await;
 }

@@ -1,17 +1,14 @@
 //! Users, and the client certificates that identify them.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
-use ring::digest;
+use loadmaster_serving::{CREDENTIAL_ID, CertificateSubject};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use x509_parser::der_parser::{Oid, oid};
-use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::tls::provider;
 
@@ -19,9 +16,6 @@ use super::tls::provider;
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 const AUTHENTICATED: &str = "system:authenticated";
-const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
-/// The attribute of a subject that holds a user's UID.
-const UID: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
 
 /// The user of a request (upstream's `user.Info`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,43 +60,12 @@ impl User {
         if subject.common_name.is_empty() {
             return Ok(None);
         }
-        let fingerprint = digest::digest(&digest::SHA256, certificate);
-        let mut id = "X509SHA256=".to_owned();
-        for byte in fingerprint.as_ref() {
-            // Writing to a string cannot fail.
-            let _ = write!(id, "{byte:02x}");
-        }
         Ok(Some(User {
             name: subject.common_name,
             uid: subject.uid,
             groups: subject.organizations,
-            extra: BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![id])]),
+            extra: BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![subject.credential_id])]),
         }))
-    }
-}
-
-/// The subject of a certificate.
-pub(super) struct CertificateSubject {
-    pub common_name: String,
-    organizations: Vec<String>,
-    uid: String,
-}
-
-impl CertificateSubject {
-    pub fn from_certificate(
-        certificate: &CertificateDer<'_>,
-    ) -> Result<CertificateSubject, String> {
-        let (_, parsed) = X509Certificate::from_der(certificate)
-            .map_err(|error| format!("reading a client certificate: {error}"))?;
-        let name = parsed.subject();
-        let text = |value: Result<&str, _>| value.ok().map(str::to_owned);
-        let organizations = name.iter_organization().filter_map(|it| text(it.as_str())).collect();
-        // The last one counts, as in Go.
-        let common_name =
-            name.iter_common_name().filter_map(|it| text(it.as_str())).last().unwrap_or_default();
-        let uid =
-            name.iter_by_oid(&UID).filter_map(|it| text(it.as_str())).next().unwrap_or_default();
-        Ok(CertificateSubject { common_name, organizations, uid })
     }
 }
 

@@ -142,7 +142,7 @@ async fn a_forbidden_lookup_fails_unless_tolerated() {
 async fn served_common_name(server: &Server, name: &str) -> String {
     let stream = connect(server, name, b"http/1.1", None).await;
     let chain = stream.get_ref().1.peer_certificates().unwrap();
-    user::CertificateSubject::from_certificate(&chain[0]).unwrap().common_name
+    loadmaster_serving::CertificateSubject::from_certificate(&chain[0]).unwrap().common_name
 }
 
 #[tokio::test]

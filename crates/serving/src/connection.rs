@@ -1,0 +1,224 @@
+//! One connection, from its handshake to its end.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::connection_table::{RegisteredConnection, RequestInFlight};
+use crate::{BoxError, ConnectionLimits};
+
+/// How long to wait after a connection's last response, as Go's HTTP/2 server: some clients miss the response if GOAWAY arrives
+/// together with it.
+const LINGER: Duration = Duration::from_millis(25);
+
+/// How long the peer of a connection that was idle for too long may take to close it, too.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Hyper's minimum.
+const HTTP1_BUFFER_BYTES_MIN: usize = 8_192;
+
+/// The client of a connection.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Its certificate chain, leaf first; empty without TLS or without a client certificate. What is verified depends on the TLS
+    /// configuration.
+    pub certificates: Vec<CertificateDer<'static>>,
+    closes_after_response: AtomicBool,
+    last_response: Notify,
+}
+
+impl Peer {
+    /// Closes the connection after the current response was sent. If it were closed earlier, the client could receive GOAWAY before
+    /// the response.
+    pub fn close_after_response(&self) {
+        self.closes_after_response.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What all connections have in common.
+#[derive(Clone)]
+pub(crate) struct Server {
+    limits: ConnectionLimits,
+    http: Arc<auto::Builder<TokioExecutor>>,
+}
+
+impl Server {
+    pub fn new(limits: ConnectionLimits) -> Server {
+        let mut http = auto::Builder::new(TokioExecutor::new());
+        http.http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.header_time_max)
+            .max_buf_size((limits.header_bytes_max as usize).max(HTTP1_BUFFER_BYTES_MIN));
+        http.http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(limits.streams_max)
+            .max_header_list_size(limits.header_bytes_max)
+            .keep_alive_interval(limits.ping_interval)
+            .keep_alive_timeout(limits.ping_time_max);
+        Server { limits, http: Arc::new(http) }
+    }
+
+    /// Serves a connection until it ends, or has to end because of the limits or `stopped`.
+    pub async fn serve<H, F, B, E>(
+        self,
+        stream: TcpStream,
+        address: SocketAddr,
+        registered: RegisteredConnection,
+        tls: Option<Arc<ServerConfig>>,
+        handler: H,
+        mut stopped: watch::Receiver<()>,
+    ) where
+        H: Fn(Arc<Peer>, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<Response<B>, E>> + Send + 'static,
+        B: Body<Data = Bytes> + Unpin + Send + 'static,
+        B::Error: Into<BoxError>,
+        E: Into<BoxError> + 'static,
+    {
+        let peer = |certificates| Peer {
+            address,
+            certificates,
+            closes_after_response: AtomicBool::new(false),
+            last_response: Notify::new(),
+        };
+        let Some(tls) = tls else {
+            return self.serve_http(stream, peer(Vec::new()), registered, handler, stopped).await;
+        };
+        let handshake = TlsAcceptor::from(tls).accept(stream);
+        let handshake = tokio::select! {
+            handshake = timeout(self.limits.handshake_time_max, handshake) => handshake,
+            () = registered.close.notified() => return,
+            _ = stopped.changed() => return,
+        };
+        match handshake {
+            Ok(Ok(stream)) => {
+                let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+                self.serve_http(stream, peer(chain), registered, handler, stopped).await;
+            }
+            Ok(Err(error)) => {
+                tracing::info!(v = 2, peer = %address, err = %error, "TLS handshake error")
+            }
+            Err(_) => tracing::info!(v = 2, peer = %address, "TLS handshake took too long"),
+        }
+    }
+
+    async fn serve_http<H, F, B, E>(
+        self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: Peer,
+        registered: RegisteredConnection,
+        handler: H,
+        mut stopped: watch::Receiver<()>,
+    ) where
+        H: Fn(Arc<Peer>, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<Response<B>, E>> + Send + 'static,
+        B: Body<Data = Bytes> + Unpin + Send + 'static,
+        B::Error: Into<BoxError>,
+        E: Into<BoxError> + 'static,
+    {
+        let (peer, registered) = (Arc::new(peer), Arc::new(registered));
+        let service = service_fn(|request: Request<Incoming>| {
+            let in_flight = registered.start_request();
+            let (peer, handled) = (peer.clone(), handler(peer.clone(), request));
+            async move {
+                let response = handled.await?;
+                Ok::<_, E>(response.map(|body| CountedBody { body, peer, _in_flight: in_flight }))
+            }
+        });
+        let connection = self.http.serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        let mut is_closing = false;
+        loop {
+            tokio::select! {
+                // Pending responses are written first.
+                biased;
+                // Errors of the connection concern only its client.
+                _ = connection.as_mut() => return,
+                () = registered.close.notified() => return,
+                () = self.idle_for_too_long(&registered), if !is_closing => {
+                    connection.as_mut().graceful_shutdown();
+                    let _ = timeout(CLOSE_TIME_MAX, connection).await;
+                    return;
+                }
+                _ = stopped.changed(), if !is_closing => {}
+                () = after_last_response(&peer), if !is_closing => {}
+            }
+            is_closing = true;
+            connection.as_mut().graceful_shutdown();
+        }
+    }
+
+    /// Completes when no request has been in flight for too long.
+    async fn idle_for_too_long(&self, connection: &RegisteredConnection) {
+        let ConnectionLimits { header_time_max, idle_time_max, .. } = self.limits;
+        loop {
+            let now = Instant::now();
+            match connection.idle_deadline(header_time_max, idle_time_max) {
+                Some(deadline) if deadline <= now => return,
+                Some(deadline) => sleep_until(deadline).await,
+                // A connection cannot have been idle for longer when its request ends.
+                None => sleep(idle_time_max).await,
+            }
+        }
+    }
+}
+
+async fn after_last_response(peer: &Peer) {
+    peer.last_response.notified().await;
+    sleep(LINGER).await;
+}
+
+/// A response body whose request is in flight until it was sent.
+struct CountedBody<B> {
+    body: B,
+    peer: Arc<Peer>,
+    _in_flight: RequestInFlight,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<B> Drop for CountedBody<B> {
+    fn drop(&mut self) {
+        if self.peer.closes_after_response.load(Ordering::Relaxed) {
+            self.peer.last_response.notify_one();
+        }
+    }
+}
