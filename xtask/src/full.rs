@@ -62,7 +62,7 @@ const STEPS: &[Step] = &[
     Xtask("e2e deployments"),
     Xtask("e2e reload"),
     Xtask("e2e faults"),
-    Xtask("e2e shadow --nodes 2000 --pods 10000"),
+    Xtask("e2e shadow"),
     Xtask("image --check"),
     Xtask("image --check-reproducible"),
 ];

@@ -34,10 +34,10 @@ const COMPARED_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Parser)]
 pub struct Args {
     /// Number of nodes.
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 2_000)]
     nodes: u32,
-    /// Number of pods.
-    #[arg(long, default_value_t = 1_500)]
+    /// Number of pods. Another weight is named only after many decisions in which it counts.
+    #[arg(long, default_value_t = 10_000)]
     pods: u32,
     /// percentageOfNodesToScore of both schedulers, one run each; 0 for kube-scheduler's default.
     #[arg(long, value_delimiter = ',', default_value = "0,100")]
