@@ -16,6 +16,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(25);
 /// A case is complete when nothing has happened for this time.
 const SETTLE_TIME: Duration = Duration::from_millis(200);
+/// The same for cases with preemption: when victims are gone, the pod is tried again and again.
+const PREEMPTION_SETTLE_TIME: Duration = Duration::from_millis(1_000);
 
 const HIGH: &str = "extender-high";
 /// The priority classes of the victims on p1 and p2.
@@ -74,7 +76,9 @@ pub async fn run_case(
         }
         tokio::time::sleep(PAUSE).await;
     }
-    let requests = settled(script).await;
+    let preempts = case.behaviors.keys().any(|(_, verb)| verb == "preempt");
+    let settle_time = if preempts { PREEMPTION_SETTLE_TIME } else { SETTLE_TIME };
+    let requests = settled(script, settle_time).await;
     let pod = api.get_json(&format!("{pods}/{}", case.name)).await?;
     let (reason, message_text) = match condition(&pod) {
         Some(condition) => (text(&condition["reason"]), text(&condition["message"])),
@@ -100,10 +104,10 @@ pub async fn run_case(
 }
 
 /// All requests, after a moment without a request: the update of its own condition may requeue a pod.
-async fn settled(script: &ScriptedExtender) -> Vec<ReceivedRequest> {
+async fn settled(script: &ScriptedExtender, settle_time: Duration) -> Vec<ReceivedRequest> {
     let mut requests = script.received();
     loop {
-        tokio::time::sleep(SETTLE_TIME).await;
+        tokio::time::sleep(settle_time).await;
         let now = script.received();
         if now.len() == requests.len() || now.len() > 99 {
             return now;
