@@ -21,7 +21,6 @@ mod tls;
 mod user;
 mod zpages;
 
-use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -32,7 +31,7 @@ use http::header::CONTENT_LENGTH;
 use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use loadmaster_serving::{ConnectionLimits, Peer};
+use loadmaster_serving::{ConnectionLimits, LastResponse, Peer};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -203,10 +202,7 @@ pub async fn start_server_on(
     let unknown = |source| ServeError::File { path: "the listener".to_owned(), source };
     let address = listener.local_addr().map_err(unknown)?;
     let endpoints = Arc::new(Endpoints::new(config, authenticator.clone(), authorizer));
-    let handler = move |peer, request| {
-        let endpoints = endpoints.clone();
-        async move { Ok::<_, Infallible>(handle_request(endpoints, peer, request).await) }
-    };
+    let handler = move |peer, request| handle_request(endpoints.clone(), peer, request);
     let tls = Arc::new(tls);
     let (stop, stopped) = oneshot::channel();
     let limits = limits(&options.serving);
@@ -302,19 +298,18 @@ async fn handle_request(
     peer: Arc<Peer>,
     request: Request<Incoming>,
 ) -> Response<Full<Bytes>> {
-    let task_peer = peer.clone();
     let is_head = request.method() == Method::HEAD;
-    let task = tokio::spawn(async move { endpoints.handle(&task_peer, request).await });
+    let task = tokio::spawn(async move { endpoints.handle(&peer, request).await });
     let (reply, is_last) = task.await.unwrap_or_else(|error| {
         tracing::error!(err = %error, "Handling a request panicked");
         let text = "This request caused a panic; see the log.".to_owned();
         (reply::text_line(http::StatusCode::INTERNAL_SERVER_ERROR, text), false)
     });
-    if is_last {
-        peer.close_after_response();
-    }
     let n_bytes = reply.body.len();
     let mut response = reply.into_response();
+    if is_last {
+        response.extensions_mut().insert(LastResponse);
+    }
     if is_head {
         // The length of the body of GET, without a body: over HTTP/2 the server has to do this itself.
         response.headers_mut().insert(CONTENT_LENGTH, n_bytes.into());

@@ -1,15 +1,14 @@
 //! One connection, from its handshake to its end.
 
-use std::future::Future;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::Request;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -24,7 +23,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::connection_table::{RegisteredConnection, RequestInFlight};
-use crate::{BoxError, ConnectionLimits};
+use crate::{ConnectionLimits, Handler};
 
 /// How long to wait after a connection's last response, as Go's HTTP/2 server: some clients miss the response if GOAWAY arrives
 /// together with it.
@@ -39,22 +38,15 @@ const HTTP1_BUFFER_BYTES_MIN: usize = 8_192;
 /// The client of a connection.
 #[derive(Debug)]
 pub struct Peer {
-    /// Its address.
-    pub address: SocketAddr,
     /// Its certificate chain, leaf first; empty without TLS or without a client certificate. What is verified depends on the TLS
     /// configuration.
     pub certificates: Vec<CertificateDer<'static>>,
-    closes_after_response: AtomicBool,
-    last_response: Notify,
 }
 
-impl Peer {
-    /// Closes the connection after the current response was sent. If it were closed earlier, the client could receive GOAWAY before
-    /// the response.
-    pub fn close_after_response(&self) {
-        self.closes_after_response.store(true, Ordering::Relaxed);
-    }
-}
+/// Among the extensions of a response: its connection is closed after it was sent. If it were closed earlier, the client could receive
+/// GOAWAY before the response.
+#[derive(Clone, Copy, Debug)]
+pub struct LastResponse;
 
 /// What all connections have in common.
 #[derive(Clone)]
@@ -80,27 +72,16 @@ impl Server {
     }
 
     /// Serves a connection until it ends, or has to end because of the limits or `stopped`.
-    pub async fn serve<H, F, B, E>(
+    pub async fn serve(
         self,
         stream: TcpStream,
         address: SocketAddr,
         registered: RegisteredConnection,
         tls: Option<Arc<ServerConfig>>,
-        handler: H,
+        handler: impl Handler,
         mut stopped: watch::Receiver<()>,
-    ) where
-        H: Fn(Arc<Peer>, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Result<Response<B>, E>> + Send + 'static,
-        B: Body<Data = Bytes> + Unpin + Send + 'static,
-        B::Error: Into<BoxError>,
-        E: Into<BoxError> + 'static,
-    {
-        let peer = |certificates| Peer {
-            address,
-            certificates,
-            closes_after_response: AtomicBool::new(false),
-            last_response: Notify::new(),
-        };
+    ) {
+        let peer = |certificates| Peer { certificates };
         let Some(tls) = tls else {
             return self.serve_http(stream, peer(Vec::new()), registered, handler, stopped).await;
         };
@@ -122,27 +103,28 @@ impl Server {
         }
     }
 
-    async fn serve_http<H, F, B, E>(
+    async fn serve_http(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         peer: Peer,
         registered: RegisteredConnection,
-        handler: H,
+        handler: impl Handler,
         mut stopped: watch::Receiver<()>,
-    ) where
-        H: Fn(Arc<Peer>, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Result<Response<B>, E>> + Send + 'static,
-        B: Body<Data = Bytes> + Unpin + Send + 'static,
-        B::Error: Into<BoxError>,
-        E: Into<BoxError> + 'static,
-    {
+    ) {
         let (peer, registered) = (Arc::new(peer), Arc::new(registered));
+        let last_sent = Arc::new(Notify::new());
         let service = service_fn(|request: Request<Incoming>| {
             let in_flight = registered.start_request();
-            let (peer, handled) = (peer.clone(), handler(peer.clone(), request));
+            let (handled, last_sent) = (handler.handle(peer.clone(), request), last_sent.clone());
             async move {
-                let response = handled.await?;
-                Ok::<_, E>(response.map(|body| CountedBody { body, peer, _in_flight: in_flight }))
+                let mut response = handled.await;
+                let is_last = response.extensions_mut().remove::<LastResponse>().is_some();
+                let last_sent = is_last.then_some(last_sent);
+                Ok::<_, Infallible>(response.map(|body| CountedBody {
+                    body,
+                    last_sent,
+                    _in_flight: in_flight,
+                }))
             }
         });
         let connection = self.http.serve_connection(TokioIo::new(stream), service);
@@ -161,7 +143,7 @@ impl Server {
                     return;
                 }
                 _ = stopped.changed(), if !is_closing => {}
-                () = after_last_response(&peer), if !is_closing => {}
+                () = after_last_response(&last_sent), if !is_closing => {}
             }
             is_closing = true;
             connection.as_mut().graceful_shutdown();
@@ -183,15 +165,16 @@ impl Server {
     }
 }
 
-async fn after_last_response(peer: &Peer) {
-    peer.last_response.notified().await;
+async fn after_last_response(last_sent: &Notify) {
+    last_sent.notified().await;
     sleep(LINGER).await;
 }
 
 /// A response body whose request is in flight until it was sent.
 struct CountedBody<B> {
     body: B,
-    peer: Arc<Peer>,
+    /// Notified when the body was sent, if the connection ends with it.
+    last_sent: Option<Arc<Notify>>,
     _in_flight: RequestInFlight,
 }
 
@@ -217,8 +200,8 @@ impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
 
 impl<B> Drop for CountedBody<B> {
     fn drop(&mut self) {
-        if self.peer.closes_after_response.load(Ordering::Relaxed) {
-            self.peer.last_response.notify_one();
+        if let Some(last_sent) = &self.last_sent {
+            last_sent.notify_one();
         }
     }
 }

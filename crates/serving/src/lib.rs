@@ -36,8 +36,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 pub use certificate_subject::{CREDENTIAL_ID, CertificateSubject};
-pub use connection::Peer;
 use connection::Server;
+pub use connection::{LastResponse, Peer};
 use connection_table::ConnectionTable;
 
 /// How long to wait after a failed accept. Most likely no file descriptor is left.
@@ -56,7 +56,8 @@ pub struct ConnectionLimits {
     pub header_bytes_max: u32,
     /// How long the TLS handshake may take.
     pub handshake_time_max: Duration,
-    /// How long the first request of a connection, and the headers of an HTTP/1.1 request, may take to arrive.
+    /// How long the first request of a connection, and the headers of each HTTP/1.1 request after the response before it, may take to
+    /// arrive.
     pub header_time_max: Duration,
     /// How long a connection may be open without a request in flight.
     pub idle_time_max: Duration,
@@ -83,28 +84,51 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// Any error that ends a connection.
-pub type BoxError = Box<dyn Error + Send + Sync>;
+/// Answers the requests of all connections: a function from the client and a request to a future of the response.
+pub trait Handler: Clone + Send + Sync + 'static {
+    /// The body of a response.
+    type Body: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>
+        + Unpin
+        + Send
+        + 'static;
+
+    /// Answers a request.
+    fn handle(
+        &self,
+        peer: Arc<Peer>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<Self::Body>> + Send + 'static;
+}
+
+impl<H, F, B> Handler for H
+where
+    H: Fn(Arc<Peer>, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static,
+{
+    type Body = B;
+
+    fn handle(
+        &self,
+        peer: Arc<Peer>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<B>> + Send + 'static {
+        self(peer, request)
+    }
+}
 
 /// Serves until `stop` completes, and then until the requests in flight have their responses; the caller limits how long that may
 /// take. A failed accept ends nothing: it is tried again after a moment.
 ///
-/// `tls` returns the TLS configuration of the next connection, or none for plain HTTP. An error of `handler` closes the connection
-/// (HTTP/1.1) or the stream (HTTP/2) without a response. The size of request bodies, and how long they may take, are the handler's
-/// to limit.
-pub async fn serve<H, F, B, E>(
+/// `tls` returns the TLS configuration of the next connection, or none for plain HTTP. The size of request bodies, and how long they
+/// may take, are the handler's to limit.
+pub async fn serve(
     listener: TcpListener,
     tls: impl Fn() -> Option<Arc<ServerConfig>>,
     limits: ConnectionLimits,
-    handler: H,
+    handler: impl Handler,
     stop: impl Future<Output = ()>,
-) where
-    H: Fn(Arc<Peer>, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Result<Response<B>, E>> + Send + 'static,
-    B: Body<Data = Bytes> + Unpin + Send + 'static,
-    B::Error: Into<BoxError>,
-    E: Into<BoxError> + 'static,
-{
+) {
     let accept = || async { listener.accept().await };
     let table = ConnectionTable::new(limits.connections_max, limits.connections_per_peer_max);
     let server = Server::new(limits);

@@ -1,6 +1,5 @@
 //! The server over loopback, without TLS: connections, times, shutdown.
 
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http_body_util::Full;
@@ -17,14 +16,15 @@ async fn start(limits: ConnectionLimits) -> (SocketAddr, oneshot::Sender<()>, Jo
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel();
-    let handler = |peer: Arc<Peer>, request: Request<Incoming>| async move {
-        if request.uri().path() == "/last" {
-            peer.close_after_response();
-        }
+    let handler = |_: Arc<Peer>, request: Request<Incoming>| async move {
         if request.uri().path() == "/never" {
             std::future::pending::<()>().await;
         }
-        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("ok"))))
+        let mut response = Response::new(Full::new(Bytes::from("ok")));
+        if request.uri().path() == "/last" {
+            response.extensions_mut().insert(LastResponse);
+        }
+        response
     };
     let task = tokio::spawn(serve(listener, || None, limits, handler, async {
         let _ = stopped.await;
