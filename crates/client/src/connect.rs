@@ -182,9 +182,7 @@ impl Cluster {
             let text = format!("user agent {user_agent:?} is not a valid header value");
             ConnectError::Config { text }
         })?;
-        // Exec plugins and files block.
-        let made = tokio::task::spawn_blocking(move || Cluster::build(source, user_agent)).await;
-        made.unwrap_or_else(|error| Err(ConnectError::Config { text: error.to_string() }))
+        load_blocking(move || Cluster::build(source, user_agent)).await
     }
 
     fn build(source: Source, user_agent: HeaderValue) -> Result<Cluster, ConnectError> {
@@ -383,8 +381,14 @@ fn load_config(options: &ClusterOptions) -> Result<Config, ConnectError> {
 /// The configuration that a kubeconfig, or the service account, gives.
 pub(crate) async fn kubeconfig_config(source: &KubeconfigSource) -> Result<Config, ConnectError> {
     let source = source.clone();
-    // Exec plugins and files block.
-    let loaded = tokio::task::spawn_blocking(move || source.load()).await;
+    load_blocking(move || source.load()).await
+}
+
+/// Runs something that reads files and runs exec plugins, in a thread that may block.
+async fn load_blocking<T: Send + 'static>(
+    load: impl FnOnce() -> Result<T, ConnectError> + Send + 'static,
+) -> Result<T, ConnectError> {
+    let loaded = tokio::task::spawn_blocking(load).await;
     loaded.unwrap_or_else(|error| Err(ConnectError::Config { text: error.to_string() }))
 }
 

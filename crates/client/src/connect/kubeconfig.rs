@@ -70,9 +70,12 @@ fn merge_files(
             Ok(mut file) => {
                 // To kubectl an empty name is none, so that a later file may set it.
                 file.current_context = file.current_context.filter(|name| !name.is_empty());
-                merged = match merged.map_or(Ok(file.clone()), |before| before.merge(file)) {
-                    Ok(merged) => Some(merged),
-                    Err(error) => return Some(Err(error)),
+                merged = match merged.take() {
+                    None => Some(file),
+                    Some(before) => match before.merge(file) {
+                        Ok(both) => Some(both),
+                        Err(error) => return Some(Err(error)),
+                    },
                 };
             }
             Err(KubeconfigError::ReadConfig(error, path))
