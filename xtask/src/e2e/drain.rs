@@ -4,7 +4,7 @@
 //! bound when a watch reports it. The resource usage of the process is read after its Events have been written; the time until then counts, too.
 //!
 //! With `--form both` a round has a run with bare pods and one with cluster-made pods, which shows what a token volume and an owner
-//! reference cost. With `--claims` each pod has a claim. `--null-scheduler` shows what the API server (and with claims kube-controller-manager) allow.
+//! reference cost. With `--claims` each pod has a claim. `--null-scheduler` shows what the API server, and with claims kube-controller-manager, allows.
 //! ServiceAccount admission is on for both; bare pods decline the token (`automountServiceAccountToken: false`).
 
 #![expect(clippy::disallowed_types, reason = "measuring is reading a clock")]
