@@ -235,7 +235,7 @@ impl PreparedScheduler {
         }
         let recording = start_recording(&ready, &options, out_of_tree)?;
         let (commands, command_receiver) = mpsc::unbounded_channel();
-        let daemon = Daemon { ready, services: services.to_vec(), commands };
+        let daemon = Daemon { ready, services: services.to_vec(), commands, listener: None };
         Ok(PreparedScheduler { daemon, engine, recording, command_receiver })
     }
 
@@ -297,6 +297,8 @@ struct Daemon {
     services: Vec<Service>,
     /// The sender of commands to the engine's thread.
     commands: mpsc::UnboundedSender<Command>,
+    /// An open socket for the secure port; without it, the flags name the address.
+    listener: Option<std::net::TcpListener>,
 }
 
 /// The states that `/readyz` reports.
@@ -308,7 +310,7 @@ struct HealthStates {
 
 impl Daemon {
     async fn run(
-        self,
+        mut self,
         engine: Engine,
         recording: Option<Recording>,
         command_receiver: mpsc::UnboundedReceiver<Command>,
@@ -518,7 +520,7 @@ impl Daemon {
     }
 
     async fn serve(
-        &self,
+        &mut self,
         clients: &ApiClients,
         metrics: &Arc<Metrics>,
         health: &HealthStates,
@@ -555,6 +557,11 @@ impl Daemon {
             endpoints.status_lines = Arc::new(move || lines.borrow().lines());
         }
         endpoints.routes = engine_queries::routes(&self.commands);
-        Ok(serve::start_server(options, endpoints).await?)
+        let Some(listener) = self.listener.take() else {
+            return Ok(serve::start_server(options, endpoints).await?);
+        };
+        listener.set_nonblocking(true).map_err(RunError::Runtime)?;
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(RunError::Runtime)?;
+        Ok(Some(serve::start_server_on(listener, options, endpoints).await?))
     }
 }

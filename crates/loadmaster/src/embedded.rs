@@ -81,6 +81,7 @@ impl Default for HistoryLimits {
 pub(crate) struct EmbeddedApiServer {
     runtime: Runtime,
     server: ApiServer,
+    pki: Arc<Pki>,
     address: SocketAddr,
     kubeconfig: PathBuf,
     /// The entries of this server.
@@ -131,10 +132,11 @@ impl ServerArgs {
             }
             None => temporary_kubeconfig(address, &config, &mut temporaries)?,
         };
+        let pki = Arc::new(pki);
         let serving = serve_with_options(
             listener,
             server.clone(),
-            Some(Arc::new(pki)),
+            Some(pki.clone()),
             self.access.http_limits(),
             faults,
         );
@@ -142,6 +144,7 @@ impl ServerArgs {
         Ok(EmbeddedApiServer {
             runtime,
             server,
+            pki,
             address,
             kubeconfig: path,
             config,
@@ -271,6 +274,18 @@ impl EmbeddedApiServer {
             return Ok(self.kubeconfig.clone());
         }
         temporary_kubeconfig(self.address, &self.config, &mut self.temporaries)
+    }
+
+    /// Writes a serving certificate of this cluster's CA, and its key, to temporary files, and returns their paths.
+    pub fn serving_certificate(&mut self, component: &str) -> CommandResult<(PathBuf, PathBuf)> {
+        let pair = self.pki.serving(component);
+        let pair = pair.map_err(|error| failed("setting up TLS", &error))?;
+        let mut write = |extension: &str, text: &str| -> CommandResult<PathBuf> {
+            let (path, mut file) = self.create_temporary_file(extension)?;
+            file.write_all(text.as_bytes()).map_err(|error| cannot_write(&path, &error))?;
+            Ok(path)
+        };
+        Ok((write("crt", &pair.certificate_pem)?, write("key", &pair.key_pem)?))
     }
 
     /// Creates a temporary file that only its owner can read. It is removed when the server stops.

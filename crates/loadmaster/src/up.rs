@@ -218,10 +218,11 @@ fn print_notes(notes: &Notes) {
     }
 }
 
-/// Prints the addresses of the cluster; returns the header of the dashboard.
+/// Prints the addresses of the cluster's components; returns the header of the dashboard.
 fn head(cluster: &LocalCluster, n_nodes: usize, out: &mut dyn Write) -> CommandResult<String> {
     let shown = cluster.embedded.kubeconfig().display();
     writeln!(out, "API server on {}", cluster.embedded.url())?;
+    writeln!(out, "scheduler:   {}", cluster.scheduler_url())?;
     writeln!(out, "kubeconfig:  {shown}")?;
     writeln!(out, "log:         {}", cluster.log_path().display())?;
     writeln!(out, "try:         kubectl --kubeconfig {shown} get pods -A -o wide")?;

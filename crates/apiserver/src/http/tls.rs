@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -37,6 +37,7 @@ pub struct Pki {
     authority_pem: String,
     authority_key_pem: String,
     issuer: Issuer<'static, KeyPair>,
+    names: Vec<String>,
     config: Arc<ServerConfig>,
 }
 
@@ -69,15 +70,10 @@ impl Pki {
         let authority = params.self_signed(&key).map_err(TlsError::Certificate)?;
         let issuer = Issuer::new(params, key);
 
-        let mut params =
-            CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
-                .map_err(TlsError::Certificate)?;
-        params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let key = KeyPair::generate().map_err(TlsError::Certificate)?;
-        let leaf = params.signed_by(&key, &issuer).map_err(TlsError::Certificate)?;
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let (leaf, key) = serving_certificate(&issuer, "kube-apiserver", &names)?;
         let config = server_config(authority.der(), leaf.der(), &key)?;
-        Ok(Pki { authority_pem: authority.pem(), authority_key_pem, issuer, config })
+        Ok(Pki { authority_pem: authority.pem(), authority_key_pem, issuer, names, config })
     }
 
     /// The CA certificate, for clients.
@@ -107,9 +103,32 @@ impl Pki {
         Ok(CertificateAndKey { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
     }
 
+    /// A serving certificate for another component of the cluster, with the names and addresses of the API server.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    pub fn serving(&self, component: &str) -> Result<CertificateAndKey, TlsError> {
+        let (certificate, key) = serving_certificate(&self.issuer, component, &self.names)?;
+        Ok(CertificateAndKey { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
+    }
+
     pub(super) fn server_config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
     }
+}
+
+fn serving_certificate(
+    issuer: &Issuer<'_, KeyPair>,
+    component: &str,
+    names: &[String],
+) -> Result<(Certificate, KeyPair), TlsError> {
+    let mut params = CertificateParams::new(names).map_err(TlsError::Certificate)?;
+    params.distinguished_name.push(DnType::CommonName, component);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let key = KeyPair::generate().map_err(TlsError::Certificate)?;
+    let certificate = params.signed_by(&key, issuer).map_err(TlsError::Certificate)?;
+    Ok((certificate, key))
 }
 
 fn server_config(

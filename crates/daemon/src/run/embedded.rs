@@ -1,5 +1,6 @@
 //! A scheduler embedded in another process, such as `loadmaster up`.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
@@ -38,7 +39,7 @@ pub enum QueryOutcome<T> {
 const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl EmbeddedScheduler {
-    /// Starts a scheduler.
+    /// Starts a scheduler. Its secure port is that of `listener`, whatever the flags say.
     ///
     /// # Errors
     ///
@@ -48,8 +49,10 @@ impl EmbeddedScheduler {
         ready: CompletedConfig,
         services: &[Service],
         out_of_tree: &[String],
+        listener: TcpListener,
     ) -> Result<EmbeddedScheduler, RunError> {
-        let prepared = PreparedScheduler::new(ready, services, out_of_tree)?;
+        let mut prepared = PreparedScheduler::new(ready, services, out_of_tree)?;
+        prepared.daemon.listener = Some(listener);
         let commands = prepared.daemon.commands.clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let runtime = runtime()?;

@@ -1,6 +1,8 @@
 //! The components of a cluster in one process: API server, controllers, kubelets, scheduler.
 
 use std::ffi::OsString;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +14,7 @@ use loadmaster_controllers::csi::CsiDriver;
 use loadmaster_controllers::kubelet::stage::Stage;
 use loadmaster_controllers::kubelet::{self, ManagedNodes};
 use loadmaster_controllers::{driver, manager};
-use loadmaster_daemon::flags::Program;
+use loadmaster_daemon::flags::{COMMAND_NAME, Program};
 use loadmaster_daemon::metrics::Metrics;
 use loadmaster_daemon::run::service::Service;
 use loadmaster_daemon::run::{EmbeddedScheduler, QueryOutcome};
@@ -26,6 +28,7 @@ use super::api_client::InProcessApiClient;
 use super::cluster_view::ClusterView;
 use super::pod_counts::{PodCounts, PodsOfOtherSchedulers, SharedPodCounts};
 use super::recent_decisions::RecentDecisions;
+use crate::cluster_client::failed;
 use crate::embedded::EmbeddedApiServer;
 use crate::exit::{CommandResult, Failure};
 use crate::input::ConfigArgs;
@@ -41,6 +44,8 @@ pub(super) struct LocalCluster {
     pub recent_decisions: RecentDecisions,
     scheduler: EmbeddedScheduler,
     metrics: Arc<Metrics>,
+    /// The address of the scheduler's secure port.
+    secure_address: SocketAddr,
     counts: SharedPodCounts,
     stop_controllers: oneshot::Sender<()>,
     controllers: JoinHandle<()>,
@@ -71,7 +76,7 @@ pub(super) fn prepare_scheduler(
     let mut flags: Vec<OsString> = Vec::new();
     let mut flag = |text: String| flags.push(text.into());
     flag("--leader-elect=false".to_owned());
-    flag("--secure-port=0".to_owned());
+    flag("--bind-address=127.0.0.1".to_owned());
     flag(format!("--check-every={check_every}"));
     if let Some(file) = &config.config {
         flag(format!("--config={file}"));
@@ -86,6 +91,14 @@ pub(super) fn prepare_scheduler(
     // No client-side rate limit for the embedded server.
     (connection.qps, connection.burst) = (-1.0, 0);
     Ok(PreparedScheduler { plan })
+}
+
+/// A listener on this port, or on a free one if it is in use.
+fn secure_listener(port: u16) -> io::Result<(TcpListener, SocketAddr)> {
+    let listen = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+    let listener = listen(port).or_else(|_| listen(0))?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
 }
 
 fn stopped(stop: EarlyExit) -> Failure {
@@ -109,11 +122,18 @@ impl LocalCluster {
         let (log, file) = embedded.create_temporary_file("log")?;
         let kubeconfig = embedded.private_kubeconfig()?;
         plan.loaded.config.client_connection.kubeconfig = kubeconfig.to_string_lossy().into_owned();
+        // Clients that trust the API server trust the scheduler, too.
+        let (certificate, key) = embedded.serving_certificate(COMMAND_NAME)?;
+        plan.options.serving.tls_cert_file = certificate.to_string_lossy().into_owned();
+        plan.options.serving.tls_private_key_file = key.to_string_lossy().into_owned();
+        let port = u16::try_from(plan.options.serving.secure_port).unwrap_or(0);
+        let (listener, secure_address) = secure_listener(port)
+            .map_err(|error| failed("opening the secure port of the scheduler", &error))?;
         let profiles = plan.loaded.config.profiles.iter().map(|it| it.scheduler_name.to_string());
         let profiles = profiles.collect();
         let metrics = plan.metrics.clone();
         let ready = plan.start_logging_to(Box::new(file)).map_err(stopped)?;
-        let scheduler = EmbeddedScheduler::start(ready, services, &[])
+        let scheduler = EmbeddedScheduler::start(ready, services, &[], listener)
             .map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
         let options = ClusterOptions {
             kubeconfig: Some(kubeconfig),
@@ -160,6 +180,7 @@ impl LocalCluster {
             recent_decisions,
             scheduler,
             metrics,
+            secure_address,
             counts,
             stop_controllers,
             controllers,
@@ -189,6 +210,11 @@ impl LocalCluster {
     /// Whether Ctrl-C or SIGTERM was received.
     pub fn is_stop_requested(&self) -> bool {
         self.stop_requested.load(Ordering::Relaxed)
+    }
+
+    /// The URL of the scheduler's secure port.
+    pub fn scheduler_url(&self) -> String {
+        format!("https://{}", self.secure_address)
     }
 
     /// Path of the log of scheduler and controllers.

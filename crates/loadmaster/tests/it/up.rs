@@ -113,6 +113,28 @@ fn without_nodes_it_settles_when_every_pod_was_attempted() {
     );
 }
 
+/// The secure port accepts the users of the API server, and has a certificate of the same CA.
+#[test]
+fn the_scheduler_can_be_queried() {
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {nodeSelector: {disk: ssd}, containers: [{name: c, image: i}]}}\n";
+    let folder = Folder::new().with("app.yaml", pod);
+    let args = ["up", "--stay", "-f", "app.yaml", "--nodes", "2", "--kubeconfig", "kubeconfig"];
+    let _up = folder.start(&args, "up.log");
+    wait_until("the cluster", || folder.read("up.log").contains("try:").then_some(()));
+    let log = folder.read("up.log");
+    let server = log.lines().find_map(|line| line.strip_prefix("scheduler:")).unwrap().trim();
+    let explain =
+        |args: &[&str]| folder.run(&[&["explain", "p", "--server", server], args].concat());
+    let user = ["--kubeconfig", "kubeconfig"];
+    wait_until("an attempt", || {
+        explain(&[&user[..], &["--last"]].concat()).contains("attempt 1 ended").then_some(())
+    });
+    let text = explain(&user);
+    assert!(text.starts_with("default/p fits none of 2 nodes\n"), "{text}");
+    let text = explain(&["--insecure-skip-tls-verify"]);
+    assert!(text.contains("system:anonymous") && text.ends_with("exit 2\n"), "{text}");
+}
+
 #[test]
 fn pending_pods_of_other_schedulers_give_exit_code_1() {
     let other = MANIFESTS.replace(
