@@ -8,6 +8,7 @@ mod dashboard;
 mod gangs_sample;
 mod manifests;
 mod pod_counts;
+mod priority_classes;
 mod progress_lines;
 mod quotas_sample;
 mod recent_decisions;
@@ -212,9 +213,13 @@ fn print_notes(notes: &Notes) {
             kinds.join(", ")
         ));
     }
-    if !notes.namespaces.is_empty() {
-        let names: Vec<&str> = notes.namespaces.iter().map(String::as_str).collect();
-        print_to_stderr(&format!("note: created missing namespaces: {}", names.join(", ")));
+    for (what, names) in
+        [("namespaces", &notes.namespaces), ("PriorityClasses", &notes.priority_classes)]
+    {
+        if !names.is_empty() {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            print_to_stderr(&format!("note: created missing {what}: {}", names.join(", ")));
+        }
     }
 }
 

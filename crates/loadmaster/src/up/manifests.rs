@@ -8,6 +8,7 @@ use loadmaster_stdx::ErrorChain;
 use serde_json::{Value, json};
 
 use super::api_client::{InProcessApiClient, RequestError};
+use super::priority_classes;
 use crate::exit::{CommandResult, Failure};
 use crate::input;
 
@@ -95,6 +96,8 @@ pub(super) struct Notes {
     pub created_by_controllers: BTreeMap<String, usize>,
     /// Namespaces that were created because no manifest contains them.
     pub namespaces: BTreeSet<String>,
+    /// PriorityClasses that were created because pods have them and no manifest contains them.
+    pub priority_classes: BTreeSet<String>,
 }
 
 /// Creates objects that the cluster has unless the manifests contain objects of these names, or an earlier run created them.
@@ -127,6 +130,12 @@ pub(super) fn create(
     again: bool,
 ) -> CommandResult<Notes> {
     let mut notes = Notes::default();
+    for class in priority_classes::complete(manifests.iter_mut().map(|it| &mut it.object)) {
+        // If the name is invalid, the pods are rejected.
+        if api.create(&class).is_ok() {
+            notes.priority_classes.extend(text(&class["metadata"]["name"]));
+        }
+    }
     let there: BTreeSet<String> =
         manifests.iter().filter_map(|it| text(&it.object["metadata"]["uid"])).collect();
     manifests.retain(|it| {

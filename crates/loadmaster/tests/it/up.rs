@@ -222,6 +222,36 @@ fn objects_of_another_cluster_are_created() {
     assert!(text.contains("2> note: created missing namespaces: shop\n"), "{text}");
 }
 
+/// A dump of pods without PriorityClasses keeps the priorities.
+#[test]
+fn priorities_of_another_cluster_are_kept() {
+    let pod = |name: &str, class: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{priority: 1000, {class}containers: [{{name: c, image: i}}]}}\n"
+        )
+    };
+    let pods =
+        [pod("a", "priorityClassName: high, "), pod("b", ""), pod("c", "").replace("1000", "7")];
+    check(
+        &pods.join("---\n"),
+        &["--nodes", "1"],
+        &expect![[r#"
+            settled: all pods are assigned (3 assigned)
+
+              pods       3 running, 0 starting, 0 succeeded, 0 failed
+              decisions  3
+
+              ZONE    NODES  PODS  CPU                    MEMORY
+              zone-a      1     3  ░░░░░░░░░░░░░░░░  0 %  ░░░░░░░░░░░░░░░░  0 %
+
+              FULLEST NODES  ZONE    PODS  CPU  MEMORY
+              m8-000         zone-a     3  0 %     0 %
+            2> note: created missing PriorityClasses: high, priority-7
+            exit 0
+        "#]],
+    );
+}
+
 /// The simulated CSI driver provisions a volume for each pod.
 #[test]
 fn a_stateful_set_with_claims_runs() {
