@@ -235,7 +235,7 @@ impl Document {
     ///
     /// When one of them is not well-formed, or not a `T`.
     pub fn decode_all<T: DeserializeOwned>(&self) -> Result<Vec<T>, LocatedError> {
-        self.decode_each(|| std::marker::PhantomData)
+        self.decode_each(|| std::marker::PhantomData).into_iter().collect()
     }
 
     /// Decodes the only value of this document, whatever its shape.
@@ -254,6 +254,12 @@ impl Document {
     ///
     /// When one is not well-formed, or a key stands twice in one map.
     pub fn decode_values(&self) -> Result<Vec<serde_json::Value>, LocatedError> {
+        self.decode_each(|| value::AnyValue).into_iter().collect()
+    }
+
+    /// As [`Document::decode_values`], with an error for each value that is not well-formed. Of a JSON document
+    /// nothing is read after the first error.
+    pub fn decode_values_or_errors(&self) -> Vec<Result<serde_json::Value, LocatedError>> {
         self.decode_each(|| value::AnyValue)
     }
 
@@ -312,15 +318,17 @@ impl Document {
     fn decode_each<'de, S: DeserializeSeed<'de>>(
         &'de self,
         seed: impl Fn() -> S,
-    ) -> Result<Vec<S::Value>, LocatedError> {
+    ) -> Vec<Result<S::Value, LocatedError>> {
         match self.format() {
             DocumentFormat::Json => {
                 let mut decoder = self.json_decoder();
                 let mut values = Vec::new();
-                while values.is_empty() || decoder.end().is_err() {
-                    values.push(self.json_seed(values.len(), &mut decoder, seed())?);
+                loop {
+                    values.push(self.json_seed(values.len(), &mut decoder, seed()));
+                    if values.last().is_none_or(Result::is_err) || decoder.end().is_ok() {
+                        return values;
+                    }
                 }
-                Ok(values)
             }
             DocumentFormat::Yaml => {
                 let parts = self.yaml_parts().into_iter().enumerate();

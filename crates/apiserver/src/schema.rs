@@ -200,6 +200,30 @@ impl Schema {
         })
     }
 
+    /// The JSON names of the fields that may stand beside the one at `path`, such as `spec.containers[0].imag`. Empty if no type of this
+    /// table has the parent.
+    pub fn names_beside(&self, id: TypeId, path: &str) -> Vec<&'static str> {
+        let (parents, _) = path.rsplit_once('.').unwrap_or_default();
+        let parents = parents.split('.').filter(|it| !it.is_empty());
+        let owner =
+            parents.map(|it| it.split('[').next().unwrap_or(it)).try_fold(id, |id, name| {
+                let mut shape = &self.field(id, name)?.shape;
+                while let Shape::List(inner) | Shape::Wrapped(inner) = shape {
+                    shape = inner;
+                }
+                if let Shape::Object(id) = shape { Some(*id) } else { None }
+            });
+        owner.map(|id| self.field_names(id)).unwrap_or_default()
+    }
+
+    fn field_names(&self, id: TypeId) -> Vec<&'static str> {
+        let names = self.get(id).fields.iter().flat_map(|field| match field.shape {
+            Shape::Object(inner) if field.is_inline => self.field_names(inner),
+            _ => vec![field.name],
+        });
+        names.collect()
+    }
+
     /// All types in the order of their names.
     pub fn types(&self) -> impl Iterator<Item = (TypeId, &Type)> {
         self.types.iter().enumerate().map(|(at, it)| (TypeId(at), it))
@@ -304,6 +328,21 @@ mod tests {
             (field.topology, field.patch),
             (ApplyStrategy::Keys("name"), PatchStrategy::MergeBy("name"))
         );
+    }
+
+    #[test]
+    fn names_beside_a_field() {
+        let check = |path: &str, name: &str, want: bool| {
+            let pod = schema().find_kind("", "v1", "Pod").expect("a type");
+            assert_eq!(schema().names_beside(pod, path).contains(&name), want, "{path} {name}");
+        };
+        check("spek", "spec", true);
+        check("spec.containers[0].imag", "image", true);
+        check("spec.containers[0].ports[1].nam", "hostPort", true);
+        check("spec.volumes[0].emptydir", "emptyDir", true);
+        check("spec.containers[0].imag", "nodeName", false);
+        check("spec.unknown.imag", "image", false);
+        check("metadata.labels.a", "name", false);
     }
 
     #[test]

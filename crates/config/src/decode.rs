@@ -3,9 +3,9 @@
 use loadmaster_framework::FieldError;
 use serde_json::{Map, Value};
 
-use crate::suggestion::did_you_mean;
 use crate::v1::{API_VERSION, KIND};
 use crate::version::ConfigVersion;
+use loadmaster_stdx::did_you_mean;
 
 /// Removes `kind` and `apiVersion` from a value that must be an object of the kind `expected`; returns them.
 pub(crate) fn take_kind_and_version(

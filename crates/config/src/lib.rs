@@ -34,7 +34,6 @@ mod policy;
 mod print;
 mod redact;
 mod resolve;
-mod suggestion;
 mod unsupported;
 pub mod v1;
 mod validate;

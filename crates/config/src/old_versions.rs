@@ -309,7 +309,7 @@ impl Converter<'_> {
                     path: "algorithmSource.provider".to_owned(),
                     text: format!(
                         "algorithm provider {other:?} is not registered{}",
-                        crate::suggestion::did_you_mean(other, known)
+                        loadmaster_stdx::did_you_mean(other, known)
                     ),
                 });
                 false

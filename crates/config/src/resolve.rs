@@ -12,10 +12,10 @@ use crate::expand::{ExpandError, ExpandErrorKind, ExpandedPlugins, expand_plugin
 use crate::extension_point::{ExtensionPoint, ExtensionPointSet};
 use crate::gates::AllFeatureGates;
 use crate::in_tree_plugins;
-use crate::suggestion::did_you_mean;
 use crate::unsupported;
 use crate::v1::{Extender, PluginSet, SchedulerConfiguration, SchedulerProfile};
 use crate::volume_limits;
+use loadmaster_stdx::did_you_mean;
 
 /// The plugin that ignores resources managed by extenders.
 const NODE_RESOURCES_FIT: &str = "NodeResourcesFit";

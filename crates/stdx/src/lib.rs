@@ -6,7 +6,9 @@ pub mod error_chain;
 pub mod float;
 pub mod hash;
 pub mod rng;
+pub mod suggestion;
 
 pub use error_chain::ErrorChain;
 pub use hash::{Map, Set};
 pub use rng::Rng;
+pub use suggestion::did_you_mean;

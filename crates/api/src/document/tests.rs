@@ -351,11 +351,14 @@ fn near_yaml() -> impl Strategy<Value = String> {
 #[test]
 fn several_values() {
     fn check(text: &str, want: &Expect) {
-        let got = match Document::new("f", text).decode_values() {
-            Ok(values) => values.iter().map(|value| format!("{value}\n")).collect(),
+        let document = Document::new("f", text);
+        let values = document.decode_values_or_errors();
+        let lines = values.iter().map(|it| match it {
+            Ok(value) => format!("{value}\n"),
             Err(error) => format!("{error}\n"),
-        };
-        want.assert_eq(&got);
+        });
+        want.assert_eq(&lines.collect::<String>());
+        assert_eq!(document.decode_values(), values.into_iter().collect());
     }
     check(
         "a: 1\n---\n# nothing\n---\n- b\n",
@@ -373,14 +376,18 @@ fn several_values() {
     );
     check("", &expect![""]);
     check(
-        "a: 1\n---\na: 1\na: 2\n",
+        "a: 1\n---\na: 1\na: 2\n---\n[\n---\nb: 1\n",
         &expect![[r#"
-        f:4:1: duplicate key "a"
-    "#]],
+            {"a":1}
+            f:4:1: duplicate key "a"
+            f:6:1: unclosed bracket '['
+            {"b":1}
+        "#]],
     );
     check(
         "{\"a\": 1}\n{\"a\":",
         &expect![[r#"
+        {"a":1}
         f:2:5: EOF while parsing a value
     "#]],
     );

@@ -138,6 +138,13 @@ pub(super) fn is_custom(api_version: &str) -> bool {
     group.contains('.') && SKIPPED.iter().all(|(name, _)| *name != group)
 }
 
+/// The kinds of an `apiVersion` that Kubernetes itself serves.
+pub(super) fn kinds_of(api_version: &str) -> impl Iterator<Item = &'static str> {
+    let kept = SNAPSHOT_KINDS.iter().filter(move |(_, version, _)| *version == api_version);
+    let skipped = SKIPPED.iter().filter(move |(group, _)| *group == group_of(api_version));
+    kept.map(|(kind, ..)| *kind).chain(skipped.flat_map(|(_, kinds)| kinds.iter().copied()))
+}
+
 /// What to do with objects of this kind.
 pub(super) fn class_of(api_version: &str, kind: &str) -> KindHandling {
     // By far the most frequent ones first.

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::vec;
 
+use loadmaster_stdx::did_you_mean;
 use serde::Deserialize;
 use serde::de::value::{BorrowedStrDeserializer, MapAccessDeserializer};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -181,7 +182,8 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
                 ("apiVersion", format!("expected {expected:?} for a {kind}, found {version:?}"))
             }
             KindHandling::Unknown => {
-                ("kind", format!("expected a kind of {version}, found {kind:?}"))
+                let suggestion = did_you_mean(&kind, kinds::kinds_of(&version));
+                ("kind", format!("expected a kind of {version}, found {kind:?}{suggestion}"))
             }
         };
         Err(loader.fail(FieldPath::ROOT.field(wrong), text))

@@ -222,7 +222,13 @@ fn kinds() {
                 r#"f0:4:16: items[0].apiVersion: expected "policy/v1" for a PodDisruptionBudget, found "policy/v1beta1""#
             ]],
         ),
-        ("v1", "Pods", expect![[r#"f0:4:26: items[0].kind: expected a kind of v1, found "Pods""#]]),
+        (
+            "v1",
+            "Pods",
+            expect![[
+                r#"f0:4:26: items[0].kind: expected a kind of v1, found "Pods"; did you mean "Pod"?"#
+            ]],
+        ),
         (
             "apps/v1",
             "Pod",
@@ -300,7 +306,9 @@ fn unusable_files() {
     );
     check(
         "apiVersion: v1\nkind: Node\n metadata: a\n",
-        &expect![[r#"f0:2:7: kind: expected a kind of v1, found "Node metadata""#]],
+        &expect![[
+            r#"f0:2:7: kind: expected a kind of v1, found "Node metadata"; did you mean "Node"?"#
+        ]],
     );
     check(
         "kind: Node\nmetadata: {name: a}\n",

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::PolicyBuilder;
 use crate::extension_point::ExtensionPoint::{self, Filter, PreBind, PreFilter, Reserve};
-use crate::suggestion::did_you_mean;
+use loadmaster_stdx::did_you_mean;
 
 /// A predicate as written.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::PolicyBuilder;
 use crate::extension_point::ExtensionPoint::{PreScore, Score};
-use crate::suggestion::did_you_mean;
+use loadmaster_stdx::did_you_mean;
 
 /// A priority as written.
 #[derive(Clone, Debug, Default, Deserialize)]

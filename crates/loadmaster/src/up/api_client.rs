@@ -6,6 +6,7 @@ use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use loadmaster_apiserver::ApiServer;
 use loadmaster_apiserver::authentication::User;
+use loadmaster_stdx::did_you_mean;
 use serde_json::Value;
 use tokio::runtime::Handle;
 
@@ -100,6 +101,12 @@ impl InProcessApiClient {
         Ok(format!("{root}{api_version}/namespaces/{namespace}/{plural}"))
     }
 
+    /// The kinds of a version that are known so far.
+    fn kinds_of(&self, api_version: &str) -> impl Iterator<Item = &str> {
+        let keys = self.resources.keys().filter(move |(version, _)| version == api_version);
+        keys.map(|(_, kind)| kind.as_str())
+    }
+
     /// The resource of a kind, from discovery; unknown kinds are looked up again.
     pub fn resource(&mut self, api_version: &str, kind: &str) -> Result<Resource, RequestError> {
         let key = (api_version.to_owned(), kind.to_owned());
@@ -122,7 +129,10 @@ impl InProcessApiClient {
         }
         self.resources.get(&key).cloned().ok_or_else(|| RequestError {
             code: 404,
-            message: format!("the server does not serve kind {kind:?} in version {api_version:?}"),
+            message: format!(
+                "the server does not serve kind {kind:?} in version {api_version:?}{}",
+                did_you_mean(kind, self.kinds_of(api_version))
+            ),
             causes: Vec::new(),
         })
     }

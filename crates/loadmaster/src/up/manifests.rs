@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use loadmaster_api::document::{Document, FieldPath, LocatedError};
 use loadmaster_api::snapshot::Snapshot;
-use loadmaster_stdx::ErrorChain;
+use loadmaster_apiserver::schema::schema;
+use loadmaster_stdx::{ErrorChain, did_you_mean};
 use serde_json::{Value, json};
 
 use super::api_client::{InProcessApiClient, RequestError};
@@ -35,17 +36,21 @@ pub(super) fn read(names: &[String]) -> CommandResult<Vec<Manifest>> {
     let mut all = Vec::new();
     let mut errors = Vec::new();
     let documents = input::documents(names)?;
-    // Fields that are relevant for scheduling are validated here first, for errors with a position in the file.
-    Snapshot::read(&documents).map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
-    for document in documents {
-        match document.decode_values() {
-            Ok(values) => {
-                for (part, value) in values.into_iter().enumerate() {
-                    take(&document, part, FieldPath::ROOT, value, &mut all, &mut errors);
-                }
+    for document in &documents {
+        for (part, value) in document.decode_values_or_errors().into_iter().enumerate() {
+            match value {
+                Ok(value) => take(document, part, FieldPath::ROOT, value, &mut all, &mut errors),
+                Err(error) => errors.push(error),
             }
-            Err(error) => errors.push(error),
         }
+    }
+    // Fields that are relevant for scheduling are validated here first, for errors with a position in the file.
+    if let Err(first) = Snapshot::read(&documents) {
+        errors.extend(all.iter().filter_map(Manifest::scheduling_error));
+        if errors.len() < 2 {
+            return Err(Failure::invalid_input(ErrorChain(&first)));
+        }
+        errors.sort_by_key(|it| (documents.iter().position(|one| one.name() == it.file), it.line));
     }
     if errors.is_empty() { Ok(all) } else { Err(Failure::invalid_inputs(errors)) }
 }
@@ -226,6 +231,23 @@ fn add_namespace(api: &mut InProcessApiClient, object: &Value, notes: &mut Notes
 }
 
 impl Manifest {
+    /// The first field of the object that scheduling cannot read.
+    fn scheduling_error(&self) -> Option<LocatedError> {
+        let alone = Document::new("", self.object.to_string());
+        let error = Snapshot::read(&[alone]).err()?;
+        let LocatedError { path, text, .. } = error.located_error()?;
+        Some(self.document.error_in_part(self.part, self.at.clone().join(path), text))
+    }
+
+    /// The other fields of the struct in which the object has an unknown field.
+    fn known_fields(&self, unknown: &str) -> Vec<&'static str> {
+        let text = |name: &str| self.object[name].as_str().unwrap_or_default();
+        let (group, version) =
+            text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+        let kind = schema().find_kind(group, version, text("kind"));
+        kind.map(|it| schema().names_beside(it, unknown)).unwrap_or_default()
+    }
+
     /// The errors of the object, one per line.
     fn errors(&self, error: &RequestError) -> Vec<String> {
         let place = |field: &str, text: &str| {
@@ -237,12 +259,17 @@ impl Manifest {
             return error.causes.iter().map(|(field, text)| place(field, text)).collect();
         }
         // Unknown fields are named in the message only.
-        let field =
-            error.message.split_once("unknown field \"").and_then(|it| it.1.split_once('"'));
-        match field {
-            Some((field, _)) => vec![place(field, "unknown field")],
-            None if error.code == 404 => vec![place("kind", &error.message)],
-            None => vec![place("", &error.message)],
+        let unknown = error.message.split("unknown field \"").skip(1);
+        let unknown = unknown.filter_map(|rest| rest.split('"').next()).map(|field| {
+            let name = field.rsplit('.').next().unwrap_or(field);
+            let suggestion = did_you_mean(name, self.known_fields(field));
+            place(field, &format!("unknown field{suggestion}"))
+        });
+        let unknown: Vec<String> = unknown.collect();
+        match error.code {
+            _ if !unknown.is_empty() => unknown,
+            404 => vec![place("kind", &error.message)],
+            _ => vec![place("", &error.message)],
         }
     }
 }

@@ -409,7 +409,7 @@ fn invalid_input_has_a_position() {
         "{apiVersion: v1, kind: Pot, metadata: {name: a}}\n",
         &[],
         &expect![[r#"
-            2> error: app.yaml:1:24: kind: expected a kind of v1, found "Pot"
+            2> error: app.yaml:1:24: kind: expected a kind of v1, found "Pot"; did you mean "Pod"?
             exit 2
         "#]],
     );
@@ -434,6 +434,30 @@ fn invalid_input_has_a_position() {
         &[],
         &expect![[r#"
             2> error: app.yaml:7:11: spec.colour: unknown field
+            exit 2
+        "#]],
+    );
+    check(
+        &MANIFESTS
+            .replace("replicas: 3", "replica: 3\n  colour: red")
+            .replace("{restartPolicy", "{restartPolice"),
+        &[],
+        &expect![[r#"
+            2> error: app.yaml:7:11: spec.colour: unknown field
+            2> error: app.yaml:6:12: spec.replica: unknown field; did you mean "replicas"?
+            2> error: app.yaml:19:27: spec.template.spec.restartPolice: unknown field; did you mean "restartPolicy"?
+            exit 2
+        "#]],
+    );
+    check(
+        &MANIFESTS
+            .replace("cpu: 100m", "cpu: 100 m")
+            .replace("---", "---\n{apiVersion: v1, kind: Pot, metadata: {name: a}}\n---\n[\n---"),
+        &[],
+        &expect![[r#"
+            2> error: app.yaml:10:77: spec.template.spec.containers[0].resources.requests.cpu: invalid quantity "100 m": expected a number with an optional suffix such as m, Ki, M or e3
+            2> error: app.yaml:12:24: kind: expected a kind of v1, found "Pot"; did you mean "Pod"?
+            2> error: app.yaml:14:1: unclosed bracket '['
             exit 2
         "#]],
     );
