@@ -15,7 +15,7 @@ use serde_json::Value;
 
 pub use decode::{DecodeError, Decoded, decode, json_type_name, zero_value};
 pub use duplicate_fields::duplicate_fields;
-pub use kinds::{Kind, Kinds, Subresource, api_version, intern};
+pub use kinds::{Kind, Kinds, NO_BACKEND, Subresource, api_version, intern};
 
 /// A type in the [`Schema`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -20,6 +20,7 @@ mod field_manager;
 mod impersonate;
 mod limit_ranges;
 mod list;
+mod metrics;
 mod patch;
 mod pods;
 mod rbac;
@@ -60,7 +61,7 @@ use crate::authorization::{AuthorizationAttributes, RbacPolicy, RequestTarget};
 use crate::custom_resource::registry::Registry;
 use crate::object::{key_of, parsed};
 use crate::request::{Query, RequestPath, ResponseFormat, request_verb};
-use crate::schema::{Kind, Kinds};
+use crate::schema::{Kind, Kinds, NO_BACKEND};
 use crate::status::ApiError;
 use crate::store::{Object, Precondition, Store, StoreLimits, TableId, WriteConflict};
 use crate::{discovery, openapi};
@@ -119,6 +120,7 @@ struct Shared {
     /// When the bootstrap objects are checked next, in Unix seconds.
     bootstrap_check_due: AtomicI64,
     frames: watch_frame_cache::WatchFrameCache,
+    metrics: metrics::Metrics,
     /// Present if the server has a data directory.
     journal: Option<crate::journal::JournalHandle>,
 }
@@ -215,6 +217,8 @@ impl ApiServer {
                 expiry: event_ttl::EventExpiry::default(),
                 bootstrap_check_due: AtomicI64::new(i64::MIN),
                 frames: watch_frame_cache::WatchFrameCache::default(),
+                metrics: metrics::Metrics::new()
+                    .map_err(|error| ApiError::internal(&error.to_string()))?,
                 journal,
             }),
         })
@@ -277,8 +281,11 @@ impl ApiServer {
         let version = target.as_ref().map_or("", |it| it.version.as_str());
         *entry = self.begin_entry(&attributes, version, request);
         let asked = ParsedRequest { request, query: &query, target: target.as_ref(), verb };
+        let began = self.now();
         let answer = self.answer(&attributes, &asked, entry.as_mut());
-        self.end_entry(entry.take(), answer)
+        let mut response = self.end_entry(entry.take(), answer);
+        self.observe(&asked, began, &mut response);
+        response
     }
 
     fn answer(
@@ -354,9 +361,25 @@ impl ApiServer {
         }
         let verbs = match target.subresource.as_str() {
             "" => &kind.verbs,
-            name => &kind.subresource(name).ok_or_else(ApiError::no_such_resource)?.verbs,
+            name => match kind.subresource(name) {
+                Some(subresource) => &subresource.verbs,
+                None => return Err(self.unserved_subresource(kind, target)),
+            },
         };
         if verbs.contains(&verb) { Ok(()) } else { Err(ApiError::method_not_allowed()) }
+    }
+
+    /// Why there is no such subresource: it may be one that only a kubelet can serve.
+    fn unserved_subresource(&self, kind: &Kind, target: &RequestPath) -> ApiError {
+        let has_backend =
+            matches!((kind.group, kind.resource), ("", "pods" | "nodes" | "services"));
+        if !has_backend || !NO_BACKEND.contains(&target.subresource.as_str()) {
+            return ApiError::no_such_resource();
+        }
+        match self.get_object(kind, &target.namespace, &target.name) {
+            Ok(_) => ApiError::containers_do_not_run(kind, &target.name, &target.subresource),
+            Err(error) => error,
+        }
     }
 
     fn dispatch(&self, call: &ResourceRequest<'_>, verb: &str) -> Result<Response<Body>, ApiError> {
@@ -380,7 +403,7 @@ impl ApiServer {
         }
     }
 
-    /// Health, version, discovery and OpenAPI.
+    /// Health, metrics, version, discovery and OpenAPI.
     fn answer_other(
         &self,
         path: &str,
@@ -392,6 +415,7 @@ impl ApiServer {
         let path = path.trim_end_matches('/');
         let answer = match path {
             "/healthz" | "/livez" | "/readyz" => Some(health(path, request.uri().query())),
+            "/metrics" => Some(self.metrics()),
             "/version" => Some(ApiResponse::json(&discovery::version())),
             "/.well-known/openid-configuration" | "/openid/v1/jwks" => self.issuer_discovery(path),
             _ if path.starts_with("/openapi") => {

@@ -157,6 +157,14 @@ impl ApiError {
         )
     }
 
+    /// 400, as upstream's for the log of a container that is not running.
+    pub fn containers_do_not_run(kind: &Kind, name: &str, subresource: &str) -> ApiError {
+        ApiError::bad_request(format!(
+            "{subresource} of {} {name:?} is not available: the containers of simulated pods do not run",
+            kind.singular
+        ))
+    }
+
     /// 401.
     pub fn unauthorized() -> ApiError {
         ApiError::new(401, "Unauthorized", "Unauthorized")

@@ -135,8 +135,8 @@ const NOT_SERVED: &[&str] = &[
 /// Older versions of a stored kind, which would need conversion.
 const NOT_CONVERTED: &[&str] = &["autoscaling/v1"];
 
-/// Subresources that reach into a kubelet or a proxy.
-const NO_BACKEND: &[&str] = &["attach", "exec", "log", "portforward", "proxy"];
+/// Subresources of pods, nodes and services that reach into a kubelet or a proxy. They are not served.
+pub const NO_BACKEND: &[&str] = &["attach", "exec", "log", "portforward", "proxy"];
 
 impl Kinds {
     /// The resources of the stable versions and of `also` (such as `scheduling.k8s.io/v1alpha2`); each kind gets a

@@ -15,3 +15,4 @@ mod resources;
 mod services;
 mod testkit;
 mod watches;
+mod without_kubelets;

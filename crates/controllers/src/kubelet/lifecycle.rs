@@ -216,7 +216,10 @@ impl PodLifecycle<'_> {
         end: Timestamp,
     ) -> PodAction {
         let is_current = self.status.observed_generation >= self.pod.metadata.generation;
+        let n = |list: Option<usize>| list.unwrap_or(0);
+        let n_ephemeral = n(self.spec.ephemeral_containers.as_ref().map(Vec::len));
         let is_right = self.status.phase.as_deref() == Some("Running")
+            && n(self.status.ephemeral_container_statuses.as_ref().map(Vec::len)) == n_ephemeral
             && self.has("ContainersReady")
             && self.has("Ready") == self.passes_gates();
         if is_right && is_current {
@@ -337,6 +340,10 @@ impl PodLifecycle<'_> {
         if !inits.is_empty() {
             status["initContainerStatuses"] = inits.into();
         }
+        let ephemeral = self.ephemeral_container_statuses(stage);
+        if !ephemeral.is_empty() {
+            status["ephemeralContainerStatuses"] = ephemeral.into();
+        }
         if let Some(generation) = self.pod.metadata.generation {
             status["observedGeneration"] = generation.into();
         }
@@ -399,10 +406,7 @@ impl PodLifecycle<'_> {
             .and_then(|it| it.started_at.as_ref());
         let since = since.map_or(self.now, |time| time.0);
         let n_restarts = old.map_or(0, |it| it.restart_count);
-        let ended = |code: i32| {
-            let reason = if code == 0 { "Completed" } else { "Error" };
-            json!({"terminated": {"exitCode": code, "reason": reason, "startedAt": seconds(since), "finishedAt": seconds(self.now)}})
-        };
+        let ended = |code: i32| ended(code, since, self.now);
         let has_run = old.and_then(state).is_some_and(|it| it.running.is_some());
         // Containers that were stopped or never started exit with 143 (SIGTERM).
         let failed = if self.exit_code() == 0 { 143 } else { self.exit_code() };
@@ -454,6 +458,28 @@ impl PodLifecycle<'_> {
         self.container_status(container, state, 0, is_ready)
     }
 
+    /// The statuses of ephemeral containers, which `kubectl debug` waits for: they run as soon as they are added, until the pod ends.
+    fn ephemeral_container_statuses(&self, stage: ContainersState) -> Vec<Value> {
+        let is_over = matches!(stage, ContainersState::Succeeded | ContainersState::Failed { .. });
+        let statuses = self.spec.ephemeral_containers.iter().flatten().map(|it| {
+            let mut all = self.status.ephemeral_container_statuses.iter().flatten();
+            let running = all.find(|old| old.name == it.name).and_then(state);
+            let running = running.and_then(|it| it.running.as_ref()?.started_at.as_ref());
+            let since = running.map_or(self.now, |time| time.0);
+            let state = match is_over {
+                false => json!({"running": {"startedAt": seconds(since)}}),
+                true => ended(0, since, self.now),
+            };
+            let container = Container {
+                name: it.name.clone(),
+                image: it.image.clone(),
+                ..Container::default()
+            };
+            self.container_status(&container, state, 0, false)
+        });
+        statuses.collect()
+    }
+
     fn container_status(
         &self,
         container: &Container,
@@ -478,6 +504,11 @@ impl PodLifecycle<'_> {
         }
         status
     }
+}
+
+fn ended(code: i32, since: Timestamp, end: Timestamp) -> Value {
+    let reason = if code == 0 { "Completed" } else { "Error" };
+    json!({"terminated": {"exitCode": code, "reason": reason, "startedAt": seconds(since), "finishedAt": seconds(end)}})
 }
 
 fn is_sidecar(container: &Container) -> bool {

@@ -236,6 +236,44 @@ fn init_containers_run_one_after_another() {
     assert_eq!(shown(&bench, "a"), running);
 }
 
+/// `kubectl debug` waits until its container runs.
+#[test]
+fn ephemeral_containers_run_until_the_pod_ends() {
+    let mut bench = bench(1);
+    pod(
+        &mut bench,
+        "a",
+        json!({"loadmaster.io/run-seconds": "60"}),
+        json!({"spec": {"restartPolicy": "Never"}}),
+    );
+    bench.advance_time(seconds(5));
+    let path = "/api/v1/namespaces/default/pods/a";
+    let mut changed = bench.http("GET", path, &Value::Null).1;
+    changed["spec"]["ephemeralContainers"] = json!([{"name": "debugger", "image": "busybox"}]);
+    let (code, answer) = bench.http("PUT", &format!("{path}/ephemeralcontainers"), &changed);
+    assert_eq!(code, 200, "{answer}");
+    let state = |bench: &ControllerBench| {
+        let status = bench.get::<Pod>("default", "a").unwrap().status.unwrap();
+        let status = &status.ephemeral_container_statuses.unwrap()[0];
+        assert_eq!((status.name.as_str(), status.image.as_str()), ("debugger", "busybox"));
+        serde_json::to_value(&status.state)
+            .unwrap()
+            .as_object()
+            .unwrap()
+            .keys()
+            .next()
+            .unwrap()
+            .clone()
+    };
+    bench.run_until_idle();
+    assert_eq!(state(&bench), "running");
+    let n_sent = bench.sent.len();
+    bench.advance_time(seconds(5));
+    assert_eq!(bench.sent[n_sent..].iter().filter(|it| it.kind() == Kind::Pod).count(), 0);
+    bench.advance_time(seconds(60));
+    assert_eq!(state(&bench), "terminated");
+}
+
 #[test]
 fn deletion_respects_stop_seconds_and_grace_period() {
     let mut bench = bench(1);
