@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::{
     apps::v1 as apps, batch::v1 as batch, coordination::v1 as coordination, core::v1 as core,
-    policy::v1 as policy, resource::v1 as resource, storage::v1 as storage,
+    discovery::v1 as discovery, policy::v1 as policy, resource::v1 as resource,
+    storage::v1 as storage,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{
@@ -316,6 +317,7 @@ kinds! {
     PersistentVolumeClaim persistent_volume_claims core::PersistentVolumeClaim,
         index |claim| claim.spec.as_ref()?.volume_name.as_deref();
     Service services core::Service;
+    EndpointSlice endpoint_slices discovery::EndpointSlice;
     ResourceQuota resource_quotas core::ResourceQuota;
     ResourceClaim resource_claims resource::ResourceClaim;
     Deployment deployments apps::Deployment;

@@ -40,6 +40,7 @@ mod custom_resource;
 mod daemon_set;
 mod deployment;
 mod disruption;
+mod endpoint_slice;
 mod ephemeral_volume;
 mod expectations;
 mod garbage_collector;

@@ -7,6 +7,7 @@ use crate::daemon_set::DaemonSetController;
 use crate::deployment::DeploymentController;
 use crate::disruption::DisruptionController;
 use crate::elastic_quota::ElasticQuotaController;
+use crate::endpoint_slice::EndpointSliceController;
 use crate::ephemeral_volume::EphemeralVolumeController;
 use crate::garbage_collector::GarbageCollector;
 use crate::job::JobController;
@@ -34,7 +35,7 @@ pub struct ControllerOptions {
 }
 
 /// All controllers: Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs, PersistentVolumes with their provisioning,
-/// attachment and protection, disruption budgets, node lifecycle, taint eviction, garbage collection, namespaces, resource quotas, service accounts.
+/// attachment and protection, disruption budgets, EndpointSlices, node lifecycle, taint eviction, garbage collection, namespaces, resource quotas, service accounts.
 pub fn all_controllers(options: ControllerOptions) -> Vec<Box<dyn Controller>> {
     vec![
         Box::<DeploymentController>::default(),
@@ -50,6 +51,7 @@ pub fn all_controllers(options: ControllerOptions) -> Vec<Box<dyn Controller>> {
         Box::new(VolumeProtectionController),
         Box::new(VolumeAttributesClassProtectionController),
         Box::<DisruptionController>::default(),
+        Box::<EndpointSliceController>::default(),
         Box::<NodeLifecycleController>::default(),
         Box::<TaintEvictionController>::default(),
         Box::<GarbageCollector>::default(),

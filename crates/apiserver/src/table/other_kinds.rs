@@ -63,6 +63,17 @@ pub(super) static TABLE: &[(&str, &str, &[Column])] = &[
         &[NAME, text("Pod-Selector", |it, _| selector_of(&it["spec"]["podSelector"])), AGE],
     ),
     (
+        "discovery.k8s.io",
+        "endpointslices",
+        &[
+            NAME,
+            text("AddressType", |it, _| it["addressType"].clone()),
+            text("Ports", |it, _| slice_ports(it).into()),
+            text("Endpoints", |it, _| slice_addresses(it).into()),
+            AGE,
+        ],
+    ),
+    (
         "autoscaling",
         "horizontalpodautoscalers",
         &[
@@ -268,6 +279,30 @@ fn claim_state(claim: &Value) -> String {
     states.join(",")
 }
 
+fn slice_ports(slice: &Value) -> String {
+    let ports = list_entries(&slice["ports"]).iter();
+    let port = |it: &Value| match (it["port"].as_i64(), it["name"].as_str()) {
+        (Some(number), _) => number.to_string(),
+        (None, name) => name.unwrap_or("*").to_owned(),
+    };
+    first_three(&ports.map(port).collect::<Vec<_>>())
+}
+
+fn slice_addresses(slice: &Value) -> String {
+    let endpoints = list_entries(&slice["endpoints"]).iter();
+    let addresses = endpoints.flat_map(|it| list_entries(&it["addresses"]));
+    let addresses = addresses.map(|it| it.as_str().unwrap_or_default().to_owned());
+    first_three(&addresses.collect::<Vec<_>>())
+}
+
+fn first_three(all: &[String]) -> String {
+    match all {
+        [] => "<unset>".to_owned(),
+        [a, b, c, more @ ..] if !more.is_empty() => format!("{a},{b},{c} + {} more...", more.len()),
+        all => all.join(","),
+    }
+}
+
 fn controller(it: &Value) -> String {
     let owners = list_entries(&it["metadata"]["ownerReferences"]);
     let Some(owner) = owners.iter().find(|it| it["controller"] == true) else {
@@ -284,6 +319,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn ports_and_addresses_of_a_slice() {
+        for (ports, addresses, want) in [
+            (json!(null), json!([]), "<unset> <unset>"),
+            (json!([{"port": 80}, {"name": "x"}, {}]), json!(["a", "b", "c"]), "80,x,* a,b,c"),
+            (json!([{"port": 1}]), json!(["a", "b", "c", "d", "e"]), "1 a,b,c + 2 more..."),
+        ] {
+            let endpoints: Vec<Value> =
+                list_entries(&addresses).iter().map(|it| json!({"addresses": [it]})).collect();
+            let slice = json!({"ports": ports, "endpoints": endpoints});
+            assert_eq!(format!("{} {}", slice_ports(&slice), slice_addresses(&slice)), want);
+        }
+    }
 
     #[test]
     fn targets_of_an_autoscaler() {
