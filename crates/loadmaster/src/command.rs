@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -16,7 +17,8 @@ use crate::exit::{CommandResult, Exit, Failure, print_to_stderr, run_command};
 #[cfg(feature = "cluster")]
 use crate::{apiserver, kubelets, new_plugin, simulate, up};
 use crate::{
-    config_check, config_convert, config_rbac, controllers, crds, explain, help, replay, run,
+    completion, config_check, config_convert, config_rbac, controllers, crds, explain, help,
+    replay, run,
 };
 
 /// The command line of a scheduler with a set of plugins.
@@ -102,11 +104,17 @@ enum Command {
     #[cfg(feature = "cluster")]
     #[command(subcommand)]
     New(NewCommand),
-    /// Generate a completion script for the given shell.
+    /// Generate a completion script for the given shell. It completes commands, flags, files, and names of pods.
     #[command(after_help = "Example:\n  source <(loadmaster completion bash)")]
     Completion {
         /// The shell to generate the script for.
         shell: clap_complete::Shell,
+    },
+    /// Write the manual pages of all commands.
+    #[command(hide = true, after_help = "Example:\n  loadmaster man /usr/local/share/man/man1")]
+    Man {
+        /// The directory to write to; it is created if it does not exist.
+        directory: PathBuf,
     },
 }
 
@@ -184,7 +192,14 @@ impl SchedulerCommand {
 
     /// Runs the command in the arguments of the process.
     pub fn run(self) -> ExitCode {
-        self.run_from(std::env::args_os())
+        match completion::complete(Cli::command) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => self.run_from(std::env::args_os()),
+            Err(error) => {
+                print_to_stderr(&format!("error: {error}"));
+                ExitCode::FAILURE
+            }
+        }
     }
 
     /// Runs the command in these arguments; the first one is the name of the program.
@@ -351,10 +366,16 @@ fn dispatch(
         Command::New(NewCommand::Plugin(args)) => new_plugin::run(&args, registry, out),
         Command::Config(ConfigCommand::Rbac(args)) => config_rbac::run(&args, registry, out),
         Command::Completion { shell } => {
-            let mut script = Vec::new();
-            let mut cli = help::with_program_name(Cli::command(), program);
-            clap_complete::generate(shell, &mut cli, program, &mut script);
-            out.write_all(&script)?;
+            out.write_all(&completion::script(shell, program)?)?;
+            Ok(Exit::Done)
+        }
+        Command::Man { directory } => {
+            let cli = help::with_program_name(Cli::command(), program);
+            let written = std::fs::create_dir_all(&directory)
+                .and_then(|()| clap_mangen::generate_to(cli, &directory));
+            let failed =
+                |error| Failure::invalid_input(format!("{}: {error}", directory.display()));
+            written.map_err(failed)?;
             Ok(Exit::Done)
         }
     }

@@ -13,6 +13,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use clap::ValueEnum;
+use clap_complete::engine::ArgValueCompleter;
 use loadmaster_api::snapshot::Snapshot;
 use loadmaster_api::{LabelSelector, Timestamp};
 use loadmaster_client as client;
@@ -23,6 +24,7 @@ use loadmaster_stdx::ErrorChain;
 use serde::Serialize;
 
 use crate::cluster_client::KubeconfigArgs;
+use crate::completion;
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr};
 use crate::input::{self, ConfigArgs, ProfilesAndGates};
 use crate::terminal;
@@ -57,6 +59,7 @@ pub(crate) struct Args {
     /// Pods by name, or KIND/NAME for the pods of an object: pod, deploy, rs, sts, ds or job.
     #[arg(
         value_name = "[NAMESPACE/]POD | KIND/NAME",
+        add = ArgValueCompleter::new(completion::pods),
         required_unless_present_any = ["all_namespaces", "selector", "pending"]
     )]
     names: Vec<String>,

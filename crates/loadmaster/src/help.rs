@@ -40,7 +40,7 @@ pub(crate) fn usage_without_command(name: &str) -> String {
 /// The commands that a scheduler's program has besides its flags, for the end of its help.
 pub(crate) fn list_of_commands(command: &Command, name: &str) -> String {
     let mut text = format!("Commands (see `{name} COMMAND --help`):");
-    for command in command.get_subcommands() {
+    for command in command.get_subcommands().filter(|it| !it.is_hide_set()) {
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();
         // Up to the details, so that it fits in a line.
         let about = match command.get_name() {

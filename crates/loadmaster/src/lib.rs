@@ -37,6 +37,7 @@
 mod apiserver;
 mod cluster_client;
 mod command;
+mod completion;
 mod config_check;
 mod config_convert;
 mod config_rbac;

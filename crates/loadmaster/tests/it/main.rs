@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails says where")]
 
 mod apiserver;
+mod completion;
 mod config;
 mod controllers;
 mod coscheduling;

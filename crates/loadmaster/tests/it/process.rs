@@ -78,6 +78,16 @@ impl Folder {
         Running(child.unwrap())
     }
 
+    /// The candidates that bash shows for the last of these words.
+    pub fn complete(&self, words: &[&str]) -> String {
+        let mut command = self.command(&[&["--", "loadmaster"], words].concat());
+        let index = words.len().to_string();
+        command.env("LOADMASTER_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", index);
+        let output = command.env("_CLAP_IFS", " ").output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", describe(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     pub fn run_with_stdin(&self, args: &[&str], stdin: &str) -> String {
         let mut child = self
             .command(args)
@@ -256,10 +266,10 @@ fn the_scheduler_needs_a_command_or_the_name_kube_scheduler() {
 }
 
 #[test]
-fn completion() {
+fn every_shell_has_a_completion_script() {
     let folder = Folder::new();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = folder.run(&["completion", shell]);
-        assert!(script.contains("explain") && script.ends_with("exit 0\n"), "{shell}");
+        assert!(script.contains("LOADMASTER_COMPLETE") && script.ends_with("exit 0\n"), "{shell}");
     }
 }
