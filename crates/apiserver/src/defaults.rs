@@ -154,7 +154,9 @@ fn of_type(name: &str, it: &mut Map<String, Value>) {
             set(it, "seLinuxMount", false);
             set(it, "volumeLifecycleModes", json!(["Persistent"]));
         }
-        "autoscaling/v2.HorizontalPodAutoscalerSpec" => autoscaler(it),
+        // Both have the fields of v2 here.
+        "autoscaling/v1.HorizontalPodAutoscalerSpec"
+        | "autoscaling/v2.HorizontalPodAutoscalerSpec" => autoscaler(it),
         "scheduling/v1.PriorityClass" => set(it, "preemptionPolicy", "PreemptLowerPriority"),
         "rbac/v1.RoleRef" => set(it, "apiGroup", "rbac.authorization.k8s.io"),
         "rbac/v1.Subject" if matches!(text(it, "kind"), "User" | "Group") => {

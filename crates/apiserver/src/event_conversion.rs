@@ -1,5 +1,8 @@
 //! Conversion between API version and storage version: Events, which are stored as `v1` and also served as
-//! `events.k8s.io/v1`, and custom objects.
+//! `events.k8s.io/v1`, HorizontalPodAutoscalers, which are stored as `autoscaling/v2` and also served as `autoscaling/v1`,
+//! and custom objects.
+
+mod autoscaler;
 
 use serde_json::{Map, Value};
 
@@ -19,7 +22,26 @@ const NAMES: &[(&str, &str)] = &[
 
 /// Whether a kind is stored in another API version than its own.
 pub fn has_other_storage_version(kind: &Kind) -> bool {
-    kind.custom.is_some() || kind.is("events.k8s.io", "events")
+    kind.custom.is_some() || kind.is("events.k8s.io", "events") || is_autoscaler_v1(kind)
+}
+
+/// Whether objects of a kind may be served in several API versions.
+pub fn may_have_several_versions(kind: &Kind) -> bool {
+    let is_autoscaler = kind.is("autoscaling", "horizontalpodautoscalers");
+    kind.custom.is_some() || kind.resource == "events" || is_autoscaler
+}
+
+/// A HorizontalPodAutoscaler of any version, as `autoscaling/v2`.
+pub fn autoscaler_v2(autoscaler: &Value) -> Value {
+    let mut value = autoscaler.clone();
+    if value["apiVersion"] == "autoscaling/v1" {
+        autoscaler::to_v2(&mut value);
+    }
+    value
+}
+
+fn is_autoscaler_v1(kind: &Kind) -> bool {
+    kind.is("autoscaling", "horizontalpodautoscalers") && kind.version == "v1"
 }
 
 /// Converts a stored value to the API version of the kind.
@@ -27,7 +49,9 @@ pub fn to_request_version(kind: &Kind, mut value: Value) -> Value {
     if let Some(custom) = kind.custom() {
         return custom.to_request_version(value);
     }
-    if has_other_storage_version(kind) {
+    if is_autoscaler_v1(kind) {
+        autoscaler::to_v1(&mut value);
+    } else if has_other_storage_version(kind) {
         rename(members_mut(&mut value), |(stored, shown)| (stored, shown));
         value["apiVersion"] = "events.k8s.io/v1".into();
     }
@@ -39,7 +63,9 @@ pub fn to_storage_version(kind: &Kind, mut value: Value) -> Value {
     if let Some(custom) = kind.custom() {
         return custom.to_storage_version(value);
     }
-    if has_other_storage_version(kind) {
+    if is_autoscaler_v1(kind) {
+        autoscaler::to_v2(&mut value);
+    } else if has_other_storage_version(kind) {
         rename(members_mut(&mut value), |(stored, shown)| (shown, stored));
         value["apiVersion"] = "v1".into();
     }

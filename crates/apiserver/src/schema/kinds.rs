@@ -132,9 +132,6 @@ const NOT_SERVED: &[&str] = &[
     "storagemigration.k8s.io",
 ];
 
-/// Older versions of a stored kind, which would need conversion.
-const NOT_CONVERTED: &[&str] = &["autoscaling/v1"];
-
 /// Subresources of pods, nodes and services that reach into a kubelet or a proxy. They are not served.
 pub const NO_BACKEND: &[&str] = &["attach", "exec", "log", "portforward", "proxy"];
 
@@ -161,10 +158,13 @@ impl Kinds {
             if !kinds[at].verbs.contains(&"list") {
                 continue;
             }
-            // Events are one set of objects with two forms.
+            // Versions are forms of one set of objects. Events have two groups.
             let twin = kinds[..at]
                 .iter()
-                .find(|it| it.resource == "events" && kinds[at].resource == "events")
+                .find(|it| {
+                    let is_same_group = it.group == kinds[at].group || it.resource == "events";
+                    it.resource == kinds[at].resource && is_same_group
+                })
                 .and_then(|it| it.table);
             let name = kinds[at].group_resource();
             kinds[at].table = Some(twin.unwrap_or_else(|| store.add_table(&name)));
@@ -233,7 +233,7 @@ fn is_served(group_version: &str, also: &[String]) -> bool {
     }
     let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
     let is_stable = !version.contains("alpha") && !version.contains("beta");
-    is_stable && !NOT_SERVED.contains(&group) && !NOT_CONVERTED.contains(&group_version)
+    is_stable && !NOT_SERVED.contains(&group)
 }
 
 fn list(word: &'static str) -> Vec<&'static str> {

@@ -106,7 +106,7 @@ impl VersionedTypes for Forms {
 impl ApiServer {
     /// The objects of a table, in all API versions in which they are served.
     pub(super) fn forms(&self, kind: &Kind) -> Forms {
-        if kind.custom.is_none() && kind.resource != "events" {
+        if !event_conversion::may_have_several_versions(kind) {
             return Forms { forms: vec![Forms::of_kind(kind)], kinds: Vec::new() };
         }
         let kinds = self.kinds();
@@ -129,13 +129,13 @@ impl ApiServer {
     }
 }
 
-/// What is stored, as the kind shows it. Events are stored in one form and written in two, which write out different empty
-/// fields.
+/// What is stored, as the kind shows it. Events and HorizontalPodAutoscalers are stored in one form and written in two, which write out
+/// different empty fields.
 pub(super) fn live<'v>(kind: &Kind, stored: &'v Value) -> Cow<'v, Value> {
     if kind.custom.is_some() {
         return Cow::Owned(event_conversion::to_request_version(kind, stored.clone()));
     }
-    if kind.resource != "events" {
+    if !event_conversion::may_have_several_versions(kind) {
         return Cow::Borrowed(stored);
     }
     let shown = event_conversion::to_request_version(kind, stored.clone());

@@ -6,6 +6,7 @@ use super::Column;
 use super::columns::{
     AGE, NAME, count, joined, number, or_empty, or_none, selector_of, text, wide,
 };
+use crate::event_conversion;
 use crate::object::list_entries;
 use crate::selector::selector_text;
 
@@ -210,6 +211,7 @@ fn addresses(ingress: &Value) -> String {
 
 /// Current and target values of an autoscaler's metrics, at most two.
 fn targets(autoscaler: &Value) -> String {
+    let autoscaler = &event_conversion::autoscaler_v2(autoscaler);
     let metrics = list_entries(&autoscaler["spec"]["metrics"]);
     let found = list_entries(&autoscaler["status"]["currentMetrics"]);
     let shown: Vec<String> = metrics

@@ -4,6 +4,7 @@
 
 mod access;
 mod apply;
+mod autoscalers;
 mod bootstrap;
 mod classes;
 mod custom;
