@@ -111,6 +111,12 @@ impl Args {
     }
 }
 
+/// The lines that are printed for a pod without a node.
+#[cfg(feature = "cluster")]
+pub(crate) fn explanation_lines(explanation: &explain::Explanation) -> Vec<Line> {
+    table::lines(explanation, "", false)
+}
+
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
     let mut timings = Timings::new(args.timings);
     if let Some(server) = &args.remote.server {

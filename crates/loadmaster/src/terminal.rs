@@ -1,10 +1,14 @@
 //! The terminal: detection, signals, and a full-screen view.
 
 #[cfg(feature = "cluster")]
+mod keys;
+#[cfg(feature = "cluster")]
 mod screen;
 
 use std::io::{self, IsTerminal};
 
+#[cfg(feature = "cluster")]
+pub(crate) use keys::Key;
 #[cfg(feature = "cluster")]
 pub(crate) use screen::{Screen, is_interactive, size};
 

@@ -7,6 +7,7 @@ mod cluster_view;
 mod dashboard;
 mod gangs_sample;
 mod manifests;
+mod pending_table;
 mod pod_counts;
 mod priority_classes;
 mod progress_lines;

@@ -70,7 +70,7 @@ impl EmbeddedScheduler {
     /// twentieth of the engine's time.
     pub fn query<T: Send + 'static>(
         &mut self,
-        query: impl FnOnce(&Engine) -> T + Send + 'static,
+        query: impl FnOnce(&mut Engine) -> T + Send + 'static,
     ) -> QueryOutcome<T> {
         if clock::ticks() < self.next_query_at {
             return QueryOutcome::Busy;
@@ -130,7 +130,7 @@ mod tests {
             thread: std::thread::spawn(|| Ok(())),
         };
         let took = Duration::from_millis(20);
-        let long = |engine: &Engine| {
+        let long = |engine: &mut Engine| {
             std::thread::sleep(Duration::from_millis(20));
             engine.world().nodes().len()
         };

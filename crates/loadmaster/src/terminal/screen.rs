@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use super::env;
+use super::keys::{self, Key};
 use crate::text::Line;
 
 /// Default columns and rows.
@@ -53,22 +54,21 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Waits for this time; returns `true` at once if `q` or Ctrl-C is pressed.
-    pub fn wait_for_quit(&self, wait: Duration) -> io::Result<bool> {
+    /// Waits for keys, at most this time.
+    pub fn read_keys(&self, wait: Duration) -> io::Result<Vec<Key>> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let stdin = io::stdin();
         let wait =
             Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
         let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
         match poll(&mut fds, Some(&wait)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(false),
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
             Ok(_) => {}
             Err(error) => return Err(error.into()),
         }
         let mut bytes = [0; 64];
         let n = rustix::io::read(&stdin, &mut bytes)?;
-        // The end of input counts as quit.
-        Ok(n == 0 || bytes[..n].iter().any(|byte| matches!(byte, b'q' | b'Q' | 0x03 | 0x04)))
+        Ok(if n == 0 { vec![Key::Interrupt] } else { keys::parse(&bytes[..n]) })
     }
 }
 
@@ -89,8 +89,8 @@ impl Screen {
     }
 
     /// Not supported on this system.
-    pub fn wait_for_quit(&self, _: Duration) -> io::Result<bool> {
-        Ok(true)
+    pub fn read_keys(&self, _: Duration) -> io::Result<Vec<Key>> {
+        Ok(vec![Key::Interrupt])
     }
 }
 

@@ -19,8 +19,10 @@ use loadmaster_daemon::metrics::Metrics;
 use loadmaster_daemon::run::service::Service;
 use loadmaster_daemon::run::{EmbeddedScheduler, QueryOutcome};
 use loadmaster_daemon::{EarlyExit, StartupConfig, load_startup_config_or};
+use loadmaster_engine::Engine;
 use loadmaster_framework::Registry;
 use loadmaster_stdx::ErrorChain;
+use loadmaster_stdx::catch_panic::catch_panic;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
@@ -31,8 +33,10 @@ use super::recent_decisions::RecentDecisions;
 use crate::cluster_client::failed;
 use crate::embedded::EmbeddedApiServer;
 use crate::exit::{CommandResult, Failure};
+use crate::explain::explanation_lines;
 use crate::input::ConfigArgs;
 use crate::terminal;
+use crate::text::{Line, Style};
 
 /// Number of nodes shown as the fullest.
 const N_FULLEST: usize = 5;
@@ -195,6 +199,26 @@ impl LocalCluster {
             return QueryOutcome::Ended;
         }
         self.scheduler.query(|engine| ClusterView::from_engine(engine, N_FULLEST))
+    }
+
+    /// Explains a pending pod, `namespace/name`; `None` if the scheduler is busy.
+    pub fn explain(&mut self, pod: &str) -> Option<Vec<Line>> {
+        let (namespace, name) = pod.split_once('/').unwrap_or(("", pod));
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        // A plugin may panic.
+        let explain = move |engine: &mut Engine| catch_panic(|| engine.explain(&namespace, &name));
+        let text = match self.scheduler.query(explain) {
+            QueryOutcome::Completed(Ok(Some(explanation))) => {
+                return Some(explanation_lines(&explanation));
+            }
+            QueryOutcome::Completed(Ok(None)) => {
+                format!("pod {pod} is not pending in this scheduler")
+            }
+            QueryOutcome::Completed(Err(panic)) => format!("a plugin panicked: {panic}"),
+            QueryOutcome::Busy => return None,
+            QueryOutcome::Ended => "the scheduler has ended".to_owned(),
+        };
+        Some(vec![Line::new(Style::Plain, text)])
     }
 
     /// The current pod counts.

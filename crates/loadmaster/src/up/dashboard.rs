@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::cluster_driver::{ClusterDriver, ClusterState};
+use super::pending_table::{KeyRequest, PendingTable};
 use super::recent_decisions::RecentDecision;
 use super::summary;
 use crate::exit::CommandResult;
@@ -19,8 +20,13 @@ const N_RATE_FRAMES: usize = 10;
 const BAR: usize = 36;
 const N_PENDING: usize = 8;
 const N_RECENT: usize = 60;
+/// Lines on the smallest screen beside zones, extended resources and rows of pending pods.
+const N_OTHER_LINES: usize = 16;
+const N_DECIDED_MIN: usize = 4;
+/// Lines below an explanation.
+const N_DETAIL_MARGIN: usize = 2;
 
-/// Runs until `q` is pressed or, without `run_until_stopped`, until the cluster has settled. Returns the last state; `None` if the scheduler
+/// Runs until `q` or Ctrl-C is pressed or, without `run_until_stopped`, until the cluster has settled. Returns the last state; `None` if the scheduler
 /// has ended.
 pub(super) fn run(
     driver: &mut ClusterDriver,
@@ -30,17 +36,42 @@ pub(super) fn run(
     let screen = Screen::open()?;
     let color = terminal::has_color();
     let mut rate = Rate::default();
+    let mut table = PendingTable::default();
+    // The pod to explain, as soon as the scheduler is not busy. Before the step, which uses the scheduler, too.
+    let mut wanted: Option<String> = None;
     loop {
+        if let Some(lines) = wanted.as_deref().and_then(|pod| driver.cluster.explain(pod)) {
+            table.show(lines);
+            wanted = None;
+        }
         let Some(state) = driver.step() else { return Ok(None) };
         rate.note(&state);
         let recent = driver.cluster.recent_decisions.newest(N_RECENT);
-        screen.draw(&view(&state, &recent, head, &rate), color)?;
-        if state.is_settled && !run_until_stopped
-            || screen.wait_for_quit(FRAME)?
-            || driver.is_stop_requested()
-        {
+        let (columns, rows) = terminal::size();
+        let page = rows.saturating_sub(N_DETAIL_MARGIN).max(1);
+        let lines = match table.details(page) {
+            Some(details) => details.into_iter().chain([Line::default(), table.keys()]).collect(),
+            None => view(&state, &recent, &rate, &table, head, (columns, rows)),
+        };
+        screen.draw(&lines, color)?;
+        if state.is_settled && !run_until_stopped || driver.is_stop_requested() {
             return Ok(Some(state));
         }
+        for key in screen.read_keys(FRAME)? {
+            let page = match table.details(page) {
+                Some(_) => page,
+                None => n_pending_rows(&state, rows),
+            };
+            match table.press(key, &state.view.pending, page) {
+                Some(KeyRequest::Quit) => return Ok(Some(state)),
+                Some(KeyRequest::Explain(pod)) => {
+                    table.show(vec![Line::new(Style::Dim, format!("explaining {pod}"))]);
+                    wanted = Some(pod);
+                }
+                None => {}
+            }
+        }
+        wanted = wanted.filter(|_| table.details(page).is_some());
     }
 }
 
@@ -65,45 +96,69 @@ impl Rate {
     }
 }
 
-fn view(state: &ClusterState, recent: &[RecentDecision], head: &str, rate: &Rate) -> Vec<Line> {
-    let (_, rows) = terminal::size();
+/// The number of rows for pending pods on a screen: the rest of it has the other lines, with a few recent decisions.
+fn n_pending_rows(state: &ClusterState, rows: usize) -> usize {
+    let n_others = N_OTHER_LINES + extended(state).len() + state.view.zones.len();
+    rows.saturating_sub(n_others).clamp(1, N_PENDING)
+}
+
+fn view(
+    state: &ClusterState,
+    recent: &[RecentDecision],
+    rate: &Rate,
+    table: &PendingTable,
+    head: &str,
+    (columns, rows): (usize, usize),
+) -> Vec<Line> {
     let settled = if state.is_settled { " · settled" } else { "" };
     let time = format!("{:.0} s{settled}", state.since.as_secs_f64());
     let mut lines = vec![
-        Line::new(Style::Bold, "loadmaster up")
-            .with_text(Style::Dim, format!("  {time} · {head} · q to quit")),
+        Line::new(Style::Bold, "loadmaster up").with_text(Style::Dim, format!("  {time} · {head}")),
         Line::default(),
     ];
-    lines.push(pods(state));
+    lines.push(pods(state, columns));
     lines.push(decisions(state, rate));
     lines.extend(extended(state));
     lines.push(Line::default());
     let mut below = summary::zones(&state.view.zones);
-    below.extend(summary::pending(&state.view, N_PENDING, short));
+    let pending = table.lines(&state.view.pending, n_pending_rows(state, rows));
+    if !pending.is_empty() {
+        below.push(Line::default());
+        below.extend(pending);
+    }
+    below.extend([Line::default(), table.keys()]);
     // Recent decisions fill the rest of the screen.
-    let n_left = rows.saturating_sub(lines.len() + below.len() + 3).max(4);
+    let n_left = rows.saturating_sub(lines.len() + below.len() + 3).max(N_DECIDED_MIN);
     lines.extend(decided(recent, n_left));
     lines.push(Line::default());
     lines.extend(below);
     lines
 }
 
-fn pods(state: &ClusterState) -> Line {
+fn pods(state: &ClusterState, columns: usize) -> Line {
     let counts = state.counts;
     let n_pending = state.n_pending();
+    let numbers = [
+        (Style::Good, counts.running, "running"),
+        (Style::Plain, counts.starting, "starting"),
+        (Style::Warn, n_pending, "pending"),
+        (Style::Dim, counts.succeeded, "succeeded"),
+    ]
+    .map(|(style, n, what)| (style, format!("  {} {what}", grouped(n as u64))));
+    let title = "  pods       ";
+    // The numbers matter more than the bar.
+    let used = title.len() + numbers.iter().map(|(_, text)| text.len()).sum::<usize>();
+    let width = columns.saturating_sub(used).min(BAR);
     let n_all = (counts.running + counts.starting + n_pending).max(1);
-    let share = |n: usize| n * BAR / n_all;
+    let share = |n: usize| n * width / n_all;
     let (running, starting) = (share(counts.running), share(counts.starting));
     let pending = share(n_pending).max(usize::from(n_pending > 0));
-    let rest = BAR.saturating_sub(running + starting + pending);
-    Line::new(Style::Plain, "  pods       ")
+    let rest = width.saturating_sub(running + starting + pending);
+    let line = Line::new(Style::Plain, title)
         .with_text(Style::Good, "█".repeat(running + rest))
         .with_text(Style::Plain, "▓".repeat(starting))
-        .with_text(Style::Warn, "░".repeat(pending))
-        .with_text(Style::Good, format!("  {} running", grouped(counts.running as u64)))
-        .with_text(Style::Plain, format!("  {} starting", grouped(counts.starting as u64)))
-        .with_text(Style::Warn, format!("  {} pending", grouped(n_pending as u64)))
-        .with_text(Style::Dim, format!("  {} succeeded", grouped(counts.succeeded as u64)))
+        .with_text(Style::Warn, "░".repeat(pending));
+    numbers.into_iter().fold(line, |line, (style, text)| line.with_text(style, text))
 }
 
 fn decisions(state: &ClusterState, rate: &Rate) -> Line {
@@ -135,6 +190,59 @@ fn decided(recent: &[RecentDecision], n: usize) -> Vec<Line> {
 }
 
 /// The reasons in a FitError message, without its prefix.
-fn short(message: &str) -> &str {
+pub(super) fn short(message: &str) -> &str {
     message.split_once(" nodes are available: ").map_or(message, |(_, reasons)| reasons)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cluster_view::{ClusterView, PendingGroup, Utilization, Zone};
+    use super::super::pod_counts::PodCounts;
+    use super::*;
+
+    /// 12 reasons, three zones and two extended resources.
+    fn state() -> ClusterState {
+        let group = |nth: usize| PendingGroup {
+            n_pods: 100 - nth,
+            message: format!("0/3 nodes are available: 3 reason {nth}."),
+            example: format!("default/pod-{nth}"),
+            is_gated: false,
+        };
+        let zone = |name: &str| Zone { name: name.to_owned(), ..Zone::default() };
+        let view = ClusterView {
+            pending: (0..12).map(group).collect(),
+            zones: ["a", "b", "c"].map(zone).into(),
+            extended: ["x", "y"].map(|it| (it.into(), Utilization::default())).into(),
+            ..ClusterView::default()
+        };
+        let counts = PodCounts {
+            running: 123_456,
+            starting: 1_000,
+            succeeded: 98_765,
+            ..PodCounts::default()
+        };
+        ClusterState {
+            since: Duration::from_secs(9),
+            view: view.into(),
+            counts,
+            n_decisions: 1,
+            deciding: Duration::ZERO,
+            is_settled: false,
+        }
+    }
+
+    #[test]
+    fn all_of_it_is_on_a_small_screen_and_a_large_one() {
+        for (columns, rows, n_pending) in [(80, 24, 3), (80, 30, 8), (200, 60, 8)] {
+            let (rate, table) = (Rate::default(), PendingTable::default());
+            let lines = view(&state(), &[], &rate, &table, "3 nodes", (columns, rows));
+            let lines: Vec<String> = lines.iter().map(|it| it.render(columns, false)).collect();
+            let text = lines.join("\n");
+            assert!(lines.len() <= rows, "{columns}x{rows}: {} lines\n{text}", lines.len());
+            assert!(lines.last().is_some_and(|it| it.contains("q quit")), "{text}");
+            assert!(text.contains("98,765 succeeded"), "{text}");
+            let n_shown = lines.iter().filter(|it| it.contains("default/pod-")).count();
+            assert_eq!(n_shown, n_pending, "{text}");
+        }
+    }
 }

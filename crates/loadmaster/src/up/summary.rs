@@ -21,7 +21,7 @@ pub(super) fn print(
 ) -> CommandResult<()> {
     let mut lines = vec![Line::default(), headline(last), Line::default()];
     lines.extend(facts(last, check_every));
-    lines.extend(pending(&last.view, N_PENDING, |message| message));
+    lines.extend(pending(&last.view));
     if last.view.n_nodes > 0 {
         lines.push(Line::default());
         lines.extend(zones(&last.view.zones));
@@ -96,25 +96,28 @@ pub(super) fn rate(n: u64, took: Duration) -> String {
     if seconds > 0.0 { grouped((n as f64 / seconds) as u64) } else { "-".to_owned() }
 }
 
-/// Pending pods, grouped by reason; `shown` shortens a message.
-pub(super) fn pending(view: &ClusterView, n_max: usize, shown: fn(&str) -> &str) -> Vec<Line> {
+/// Pending pods, grouped by reason.
+fn pending(view: &ClusterView) -> Vec<Line> {
     let groups = &view.pending;
     if groups.is_empty() {
         return Vec::new();
     }
     let mut table = Table::new(&[Alignment::Right, Alignment::Left, Alignment::Left]);
     table.row(Style::Dim, ["PENDING", "FOR EXAMPLE", "REASON"]);
-    for group in groups.iter().take(n_max) {
+    for group in groups.iter().take(N_PENDING) {
         let style = if group.is_gated { Style::Dim } else { Style::Warn };
         table.row(
             style,
-            [grouped(group.n_pods as u64), group.example.clone(), shown(&group.message).to_owned()],
+            [grouped(group.n_pods as u64), group.example.clone(), group.message.clone()],
         );
     }
     let mut lines = vec![Line::default()];
     lines.extend(table.lines(2));
-    if groups.len() > n_max {
-        lines.push(Line::new(Style::Dim, format!("  and {} more reasons", groups.len() - n_max)));
+    if groups.len() > N_PENDING {
+        lines.push(Line::new(
+            Style::Dim,
+            format!("  and {} more reasons", groups.len() - N_PENDING),
+        ));
     }
     lines
 }
