@@ -86,14 +86,14 @@ impl Bench {
             ensure!(update.decode_error.is_none(), "{:?}", update.decode_error);
         }
         let scheduler = Scheduler::new(profile, Rng::new(1));
-        Ok(Bench { world, scheduler, stateful: workload::stateful_pod()?, namespaces })
+        Ok(Bench { world, scheduler, stateful: stateful_pod()?, namespaces })
     }
 
     /// Schedules the next pod of a tenant; returns the seconds from parsing it until it is assumed.
     fn schedule(&mut self, nth: u32) -> Result<f64> {
         let at = nth as usize % self.namespaces.len();
         let ordinal = nth as usize / self.namespaces.len();
-        let mut pod = workload::nth_stateful_pod(&self.stateful, ordinal as u64);
+        let mut pod = nth_stateful_pod(&self.stateful, ordinal as u64);
         pod.metadata.namespace = self.namespaces[at].clone();
         pod.metadata.name = format!("db-{ordinal}").into();
         pod.metadata.uid = format!("uid-{at}-{ordinal}").into();
@@ -106,4 +106,33 @@ impl Bench {
         self.world.add_pod(row, Arc::new(pod));
         Ok(start.elapsed().as_secs_f64())
     }
+}
+
+/// A pod of the StatefulSet `db`, without what is different in each.
+fn stateful_pod() -> anyhow::Result<Pod> {
+    let mut manifest =
+        workload::pod(json!({"app": "db", "controller-revision-hash": "db-5d9c8"}), 50, json!({}));
+    manifest["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "db-uid", "controller": true,
+    }]);
+    manifest["spec"]["volumes"] = json!([{"name": "kube-api-access", "projected": {}}]);
+    manifest["spec"]["tolerations"] = ["not-ready", "unreachable"]
+        .map(|condition| {
+            json!({"key": format!("node.kubernetes.io/{condition}"), "operator": "Exists",
+                "effect": "NoExecute", "tolerationSeconds": 300})
+        })
+        .into();
+    Ok(serde_json::from_value(manifest)?)
+}
+
+/// The pod with this ordinal of the StatefulSet.
+fn nth_stateful_pod(first: &Pod, ordinal: u64) -> Pod {
+    let mut pod = first.clone();
+    let ordinal = ordinal.to_string();
+    let labels = std::mem::take(&mut pod.metadata.labels);
+    pod.metadata.labels = labels
+        .with("apps.kubernetes.io/pod-index", Str::new(&ordinal))
+        .with("statefulset.kubernetes.io/pod-name", Str::new(&format!("db-{ordinal}")));
+    pod.spec.volumes[0].name = Str::new(&format!("kube-api-access-{ordinal}"));
+    pod
 }

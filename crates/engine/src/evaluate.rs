@@ -4,6 +4,7 @@ pub mod filter_runner;
 pub mod incremental;
 pub mod per_node;
 pub(crate) mod plugin_loops;
+pub(crate) mod row_classes;
 pub(crate) mod row_results;
 pub mod score_buckets;
 

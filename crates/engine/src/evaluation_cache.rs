@@ -12,6 +12,7 @@ use loadmaster_stdx::Map;
 use slab::Slab;
 
 use crate::evaluate::incremental::{Evaluator, PluginUsage, Prepared};
+use crate::evaluate::row_classes::RowClasses;
 use crate::evaluate::row_results::RowResults;
 use crate::guard::{self, ExtensionPoint};
 use crate::profile::Profile;
@@ -42,13 +43,51 @@ struct PreparedKey {
     users: u32,
 }
 
-/// Row results that combinations of keys share.
-struct SharedRowResults {
-    results: RowResults,
-    /// Of the plugins that have such results.
+/// Values that combinations of keys share if these keys of theirs are equal.
+struct SharedByKeys<T> {
+    values: Slab<Shared<T>>,
+    ids: Map<Box<[KeyId]>, usize>,
+}
+
+struct Shared<T> {
+    value: T,
     keys: Box<[KeyId]>,
     /// Number of cached combinations with these keys.
     users: u32,
+}
+
+impl<T> Default for SharedByKeys<T> {
+    fn default() -> Self {
+        SharedByKeys { values: Slab::new(), ids: Map::default() }
+    }
+}
+
+impl<T> SharedByKeys<T> {
+    fn acquire(&mut self, keys: Box<[KeyId]>, make: impl FnOnce() -> T) -> usize {
+        let id = match self.ids.get(&keys) {
+            Some(id) => *id,
+            None => {
+                let id = self.values.insert(Shared { value: make(), keys: keys.clone(), users: 0 });
+                self.ids.insert(keys, id);
+                id
+            }
+        };
+        self.values[id].users += 1;
+        id
+    }
+
+    fn release(&mut self, id: usize) {
+        let Some(shared) = self.values.get_mut(id) else { return };
+        shared.users -= 1;
+        if shared.users == 0 {
+            let shared = self.values.remove(id);
+            self.ids.remove(&shared.keys);
+        }
+    }
+
+    fn get_mut(&mut self, id: usize) -> Option<&mut T> {
+        self.values.get_mut(id).map(|shared| &mut shared.value)
+    }
 }
 
 /// The cached evaluation of a combination of keys.
@@ -62,6 +101,8 @@ pub(crate) struct CachedEvaluation {
     keys: Box<[KeyId]>,
     /// Its row results, in [`EvaluationCache::row_results`].
     row_results: usize,
+    /// The classes of its rows, in [`EvaluationCache::row_classes`].
+    row_classes: usize,
     /// When the first of the keys was prepared.
     prepared_at: u64,
 }
@@ -85,8 +126,9 @@ pub struct CacheSize {
 const TEMPLATES_MAX: usize = 1 << 16;
 
 /// The cached evaluations of one profile.
-#[derive(Default)]
 pub(crate) struct EvaluationCache {
+    /// The plugins that filter or score in the profile, by index in it.
+    usages: Box<[(usize, PluginUsage)]>,
     /// The combination of the keys of a template's pods, or of the last such pod if they have ephemeral volumes, and the version of the
     /// world in which they were computed.
     by_template: Map<TemplateId, (u64, CombinationId)>,
@@ -95,12 +137,28 @@ pub(crate) struct EvaluationCache {
     prepared: Map<KeyId, PreparedKey>,
     combinations: Map<Box<[KeyId]>, CombinationId>,
     cached: Map<CombinationId, CachedEvaluation>,
-    row_results: Slab<SharedRowResults>,
-    row_results_ids: Map<Box<[KeyId]>, usize>,
+    /// By the keys of the plugins that have such results.
+    row_results: SharedByKeys<RowResults>,
+    /// By the keys of the plugins that divide rows into classes.
+    row_classes: SharedByKeys<RowClasses>,
     last_id: u64,
 }
 
 impl EvaluationCache {
+    pub fn new(profile: &Profile) -> EvaluationCache {
+        EvaluationCache {
+            usages: PluginUsage::of_profile(profile).collect(),
+            by_template: Map::default(),
+            key_ids: Vec::new(),
+            prepared: Map::default(),
+            combinations: Map::default(),
+            cached: Map::default(),
+            row_results: SharedByKeys::default(),
+            row_classes: SharedByKeys::default(),
+            last_id: 0,
+        }
+    }
+
     pub fn size(&self) -> CacheSize {
         CacheSize { keys: self.prepared.len(), combinations: self.cached.len() }
     }
@@ -127,8 +185,18 @@ impl EvaluationCache {
         id: CombinationId,
     ) -> Option<(&mut CachedEvaluation, &mut RowResults)> {
         let cached = self.cached.get_mut(&id)?;
-        let shared = self.row_results.get_mut(cached.row_results)?;
-        Some((cached, &mut shared.results))
+        let results = self.row_results.get_mut(cached.row_results)?;
+        Some((cached, results))
+    }
+
+    /// The same with the classes of its rows.
+    pub fn with_row_classes(
+        &mut self,
+        id: CombinationId,
+    ) -> Option<(&mut CachedEvaluation, &mut RowClasses)> {
+        let cached = self.cached.get_mut(&id)?;
+        let classes = self.row_classes.get_mut(cached.row_classes)?;
+        Some((cached, classes))
     }
 
     /// Finds or prepares the evaluation of a pod. Returns whether it is new.
@@ -175,8 +243,9 @@ impl EvaluationCache {
         states: &PluginStates,
         pod: &PodInfo,
     ) -> Result<(CombinationId, bool), Failure> {
-        let mut keys = Vec::with_capacity(profile.plugins.len());
-        for (plugin, usage) in PluginUsage::of_profile(profile) {
+        let mut keys = Vec::with_capacity(self.usages.len());
+        for at in 0..self.usages.len() {
+            let (plugin, usage) = self.usages[at];
             keys.push(self.key_of(profile, world, states, pod, plugin, usage)?);
         }
         if let Some(id) = self.combinations.get(keys.as_slice()).copied() {
@@ -187,11 +256,11 @@ impl EvaluationCache {
             self.forget(id, world);
         }
         let mut evaluator = Evaluator::new(profile);
-        for ((plugin, usage), key) in PluginUsage::of_profile(profile).zip(&keys) {
+        for ((plugin, usage), key) in self.usages.iter().zip(&keys) {
             let known = self.prepared.get(key);
             let result = known.map_or(Prepared::PerNode, |known| known.result.clone());
             let counters = known.into_iter().flat_map(|known| known.counters.iter().copied());
-            evaluator.add(profile, plugin, usage, result, counters.collect());
+            evaluator.add(profile, *plugin, *usage, result, counters.collect());
         }
         let mut prepared_at = world.next_change_seq();
         for key in &keys {
@@ -204,7 +273,8 @@ impl EvaluationCache {
         let keys: Box<[KeyId]> = keys.into();
         self.combinations.insert(keys.clone(), id);
         let checked_at = world.next_change_seq();
-        let row_results = self.acquire_row_results(profile, &evaluator, &keys);
+        let row_results = self.acquire_row_results(&evaluator, &keys);
+        let row_classes = self.acquire_row_classes(&evaluator, &keys);
         let cached = CachedEvaluation {
             evaluator,
             index: None,
@@ -212,50 +282,34 @@ impl EvaluationCache {
             used: 0,
             keys,
             row_results,
+            row_classes,
             prepared_at,
         };
         self.cached.insert(id, cached);
         Ok((id, true))
     }
 
-    /// The row results of a combination, shared with those that have the same keys of the plugins with such results.
-    fn acquire_row_results(
-        &mut self,
-        profile: &Profile,
-        evaluator: &Evaluator,
-        keys: &[KeyId],
-    ) -> usize {
+    /// The row results of a combination.
+    fn acquire_row_results(&mut self, evaluator: &Evaluator, keys: &[KeyId]) -> usize {
         let reads_pods = |plugin: usize| {
             let mut filters = evaluator.row_filters(RowDependency::Pods);
             let mut scores = evaluator.row_scores(RowDependency::Pods);
             filters.any(|part| part.plugin == plugin) || scores.any(|part| part.plugin == plugin)
         };
-        let of_plugins = PluginUsage::of_profile(profile).zip(keys);
-        let keys: Box<[KeyId]> = of_plugins
-            .filter(|((plugin, _), _)| reads_pods(*plugin))
-            .map(|(_, key)| *key)
-            .collect();
-        let id = match self.row_results_ids.get(&keys) {
-            Some(id) => *id,
-            None => {
-                let results = RowResults::new(evaluator);
-                let shared = SharedRowResults { results, keys: keys.clone(), users: 0 };
-                let id = self.row_results.insert(shared);
-                self.row_results_ids.insert(keys, id);
-                id
-            }
-        };
-        self.row_results[id].users += 1;
-        id
+        let keys = self.keys_of(keys, reads_pods);
+        self.row_results.acquire(keys, || RowResults::new(evaluator))
     }
 
-    fn release_row_results(&mut self, id: usize) {
-        let Some(shared) = self.row_results.get_mut(id) else { return };
-        shared.users -= 1;
-        if shared.users == 0 {
-            let shared = self.row_results.remove(id);
-            self.row_results_ids.remove(&shared.keys);
-        }
+    /// The classes of rows of a combination.
+    fn acquire_row_classes(&mut self, evaluator: &Evaluator, keys: &[KeyId]) -> usize {
+        let keys = self.keys_of(keys, |plugin| evaluator.has_class_key_of(plugin));
+        self.row_classes.acquire(keys, RowClasses::default)
+    }
+
+    /// The keys of these plugins.
+    fn keys_of(&self, keys: &[KeyId], is_wanted: impl Fn(usize) -> bool) -> Box<[KeyId]> {
+        let of_plugins = self.usages.iter().zip(keys);
+        of_plugins.filter(|((plugin, _), _)| is_wanted(*plugin)).map(|(_, key)| *key).collect()
     }
 
     /// The id of a pod's key for one plugin. The plugin prepares an evaluator if the key is new or its evaluator is not valid any more.
@@ -311,7 +365,8 @@ impl EvaluationCache {
     /// Drops the evaluation of a combination, and the evaluators that no other one uses.
     pub fn forget(&mut self, id: CombinationId, world: &mut World) {
         let Some(cached) = self.cached.remove(&id) else { return };
-        self.release_row_results(cached.row_results);
+        self.row_results.release(cached.row_results);
+        self.row_classes.release(cached.row_classes);
         if self.combinations.get(&cached.keys) == Some(&id) {
             self.combinations.remove(&cached.keys);
         }

@@ -11,6 +11,7 @@ use crate::evaluate::PluginRejection;
 use crate::evaluate::filter_runner::run_each_filter;
 use crate::evaluate::incremental::{ClassTable, Evaluator, RowScores};
 use crate::evaluate::plugin_loops::{PluginLoops, ScoreError};
+use crate::evaluate::row_classes::RowClasses;
 use crate::node_sampling::RotatingNodeOrder;
 use crate::profile::Profile;
 
@@ -20,6 +21,7 @@ pub(crate) struct FullScan {
     /// 1 where the row is feasible.
     set: Vec<u8>,
     totals: Vec<i64>,
+    /// By row that was a member of the set after the row-local filters: its class.
     class_of: Vec<u32>,
     table: ClassTable,
     failure: Option<ScanError>,
@@ -49,21 +51,25 @@ impl From<ScoreError> for ScanError {
     }
 }
 
+/// What is scanned, and for which pod.
+pub(crate) struct Scan<'a, 'e> {
+    pub evaluator: &'a Evaluator,
+    /// The classes of rows for all evaluators with the same class keys.
+    pub classes: &'a mut RowClasses,
+    pub profile: &'a Profile,
+    pub world: &'a World,
+    pub states: &'a mut PluginStates,
+    pub pod: &'a PodInfo,
+    /// Rows that are blocked by nominated pods or excluded by extenders.
+    pub excluded: &'a [NodeRow],
+    /// Only so many feasible rows are scored, in search order.
+    pub early: Option<(&'e mut RotatingNodeOrder, usize)>,
+}
+
 impl FullScan {
-    /// Filters and scores all rows except `excluded`, which are blocked by nominated pods or excluded by extenders. With `early`,
-    /// only that many feasible rows are scored, in search order.
-    #[expect(clippy::too_many_arguments, reason = "each is a separate borrow of the scheduler")]
-    pub fn run(
-        &mut self,
-        evaluator: &Evaluator,
-        profile: &Profile,
-        world: &World,
-        states: &mut PluginStates,
-        pod: &PodInfo,
-        excluded: &[NodeRow],
-        early: Option<(&mut RotatingNodeOrder, usize)>,
-    ) {
-        let mut rest = self.filter(evaluator, profile, world, states, pod, excluded, early);
+    /// Filters and scores all rows.
+    pub fn run(&mut self, scan: Scan<'_, '_>) {
+        let mut rest = self.filter(scan);
         if self.failure.is_none() {
             self.failure = self.score(&mut rest).err();
         }
@@ -71,32 +77,12 @@ impl FullScan {
     }
 
     /// The same without scoring: every total is 0.
-    #[expect(clippy::too_many_arguments, reason = "each is a separate borrow of the scheduler")]
-    pub fn run_filters(
-        &mut self,
-        evaluator: &Evaluator,
-        profile: &Profile,
-        world: &World,
-        states: &mut PluginStates,
-        pod: &PodInfo,
-        excluded: &[NodeRow],
-        early: Option<(&mut RotatingNodeOrder, usize)>,
-    ) {
-        self.cycle =
-            self.filter(evaluator, profile, world, states, pod, excluded, early).loops.cycle;
+    pub fn run_filters(&mut self, scan: Scan<'_, '_>) {
+        self.cycle = self.filter(scan).loops.cycle;
     }
 
-    #[expect(clippy::too_many_arguments, reason = "each is a separate borrow of the scheduler")]
-    fn filter<'a>(
-        &mut self,
-        evaluator: &'a Evaluator,
-        profile: &'a Profile,
-        world: &'a World,
-        states: &'a mut PluginStates,
-        pod: &'a PodInfo,
-        excluded: &[NodeRow],
-        early: Option<(&mut RotatingNodeOrder, usize)>,
-    ) -> PerNodePlugins<'a> {
+    fn filter<'a>(&mut self, scan: Scan<'a, '_>) -> PerNodePlugins<'a> {
+        let Scan { evaluator, classes, profile, world, states, pod, excluded, early } = scan;
         self.failure = None;
         self.set.clear();
         self.set.extend_from_slice(&world.nodes().columns().occupied);
@@ -104,7 +90,7 @@ impl FullScan {
         evaluator.filter_rows(cx, &mut self.set);
         self.totals.clear();
         self.totals.resize(self.set.len(), 0);
-        self.classify(evaluator, cx);
+        self.classify(evaluator, classes, cx);
         evaluator.filter_classes(cx, &mut self.table);
         self.drop_infeasible_classes(evaluator);
         excluded.iter().for_each(|row| self.set[row.index()] = 0);
@@ -209,43 +195,19 @@ impl FullScan {
         Ok(feasible.map(|(at, (_, total))| (NodeRow(at as u32), *total)).collect())
     }
 
-    fn classify(&mut self, evaluator: &Evaluator, cx: EvaluatorCx<'_>) {
-        self.table.clear();
-        let mut key = ClassKey::new();
-        if evaluator.class_key_len() == 0 {
-            // A single class; the class of each row is not needed.
-            let n = self.set.iter().map(|member| u32::from(*member)).sum();
-            if n > 0 {
-                self.table.insert_row(&key);
-                self.table.rows[0] = n;
-            }
+    fn classify(&mut self, evaluator: &Evaluator, classes: &mut RowClasses, cx: EvaluatorCx<'_>) {
+        if evaluator.class_key_len() > 0 {
+            classes.classify(evaluator, cx, &self.set, &mut self.table);
+            self.class_of.clear();
+            self.class_of.extend_from_slice(classes.of_rows());
             return;
         }
-        self.class_of.clear();
-        self.class_of.resize(self.set.len(), 0);
-        let mut last: Option<(ClassKey, u32)> = None;
-        for (at, member) in self.set.iter().enumerate() {
-            if *member == 0 {
-                continue;
-            }
-            evaluator.class_key(cx, NodeRow(at as u32), &mut key);
-            // Neighboring rows often have the same key.
-            let class = match &last {
-                Some((known, class)) if *known == key => {
-                    self.table.rows[*class as usize] += 1;
-                    *class
-                }
-                _ => self.table.insert_row(&key),
-            };
-            self.class_of[at] = class;
-            match &mut last {
-                Some((known, known_class)) if *known_class != class => {
-                    known.clone_from(&key);
-                    *known_class = class;
-                }
-                Some(_) => {}
-                None => last = Some((key.clone(), class)),
-            }
+        // A single class; the class of each row is not needed.
+        self.table.clear();
+        let n = self.set.iter().map(|member| u32::from(*member)).sum();
+        if n > 0 {
+            self.table.insert_row(&ClassKey::new());
+            self.table.rows[0] = n;
         }
     }
 
@@ -258,7 +220,8 @@ impl FullScan {
             return;
         }
         for (member, class) in self.set.iter_mut().zip(&self.class_of) {
-            *member &= u8::from(self.table.feasible[*class as usize]);
+            let is_feasible = self.table.feasible.get(*class as usize).copied();
+            *member &= u8::from(is_feasible.unwrap_or(false));
         }
     }
 

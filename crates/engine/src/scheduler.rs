@@ -35,7 +35,7 @@ use crate::evaluate::per_node::{self, AttemptEvaluation};
 use crate::evaluate::{Evaluation, ExtenderResults, FilterResult, NodeEvaluation, PluginRejection};
 pub use crate::evaluation_cache::CacheSize;
 use crate::evaluation_cache::{CombinationId, EvaluationCache};
-use crate::full_scan::FullScan;
+use crate::full_scan::{FullScan, Scan};
 use crate::guard::{self, PluginPanic};
 use crate::node_sampling::{NodeSampling, RotatingNodeOrder};
 use crate::profile::Profile;
@@ -111,8 +111,8 @@ impl Scheduler {
     pub fn new(profile: Arc<Profile>, rng: Rng) -> Self {
         Scheduler {
             states: profile.states.clone(),
+            cache: EvaluationCache::new(&profile),
             profile,
-            cache: EvaluationCache::default(),
             full_scan: FullScan::default(),
             rng,
             node_order: RotatingNodeOrder::default(),
@@ -263,7 +263,9 @@ impl Scheduler {
         let finds_all = n_wanted >= n_nodes || !options.may_end_early;
         let ends_early = !finds_all && options.among.is_none();
         let id = self.refresh(world, pod, options.may_index && finds_all)?;
-        let Some(cached) = self.cache.get_mut(id) else { return Err(Decision::Unschedulable) };
+        let Some((cached, classes)) = self.cache.with_row_classes(id) else {
+            return Err(Decision::Unschedulable);
+        };
         let evaluator = &cached.evaluator;
         // Sampling applies to the nodes that PreFilter left, and a failing plugin counts only on nodes that it filters.
         let needs_per_node = evaluator.pre_filter_excludes_nodes()
@@ -283,10 +285,12 @@ impl Scheduler {
         }
         let early = ends_early.then_some((&mut self.node_order, n_wanted));
         let (profile, states) = (&self.profile, &mut self.states);
+        let excluded = &excluded;
+        let scan = Scan { evaluator, classes, profile, world, states, pod, excluded, early };
         if options.with_scores {
-            self.full_scan.run(evaluator, profile, world, states, pod, &excluded, early);
+            self.full_scan.run(scan);
         } else {
-            self.full_scan.run_filters(evaluator, profile, world, states, pod, &excluded, early);
+            self.full_scan.run_filters(scan);
         }
         self.cycle = (self.full_scan.take_cycle_state(), evaluator.per_node_plugins.clone());
         Ok(Search::Scan)

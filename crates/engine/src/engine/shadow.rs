@@ -222,16 +222,18 @@ impl Engine {
                 results.push((ShadowResult::Undecided { message }, Vec::new()));
                 continue;
             };
-            if profiles.is_replaced(waiting.profile_idx) || history.get(position).is_none() {
+            let entry = history.get(position);
+            let Some(entry) = entry.filter(|_| !profiles.is_replaced(waiting.profile_idx)) else {
                 results.push((ShadowResult::NotExamined, Vec::new()));
                 continue;
-            }
+            };
             let profile_scheduler = &mut profiles[waiting.profile_idx.0 as usize];
             let mismatch = Mismatch {
                 pod: &waiting.pod,
                 node: &waiting.node,
                 row,
                 since: waiting.since,
+                bound_in: entry.call,
                 sampling: profile_scheduler.profile.upstream_sampling,
                 node_order: &node_order,
                 before: history.before(position, N_STEPS).collect(),

@@ -136,6 +136,11 @@ impl ClassTable {
         }
     }
 
+    /// Takes over the keys of another table.
+    pub fn copy_keys(&mut self, other: &ClassTable) {
+        self.keys.clone_from(&other.keys);
+    }
+
     /// Number of class ids, unused ones included.
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -279,6 +284,11 @@ impl Evaluator {
             part.enter(ExtensionPoint::Score).score_rows(cx, set, part.weight, out)?;
         }
         Ok(())
+    }
+
+    /// Whether class keys contain something of this plugin.
+    pub fn has_class_key_of(&self, plugin: usize) -> bool {
+        self.parts.iter().any(|part| part.plugin == plugin && part.key_len > 0)
     }
 
     /// The plugins whose row-local filter has this dependency.

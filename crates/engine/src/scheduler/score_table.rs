@@ -63,6 +63,12 @@ impl ScoreTable {
         let (total, best) = (self.totals[self.index_of(row)?], self.best_total()?);
         (total == best).then(|| self.totals.iter().filter(|it| **it == best).count())
     }
+
+    /// By how many points other rows are better than this one, all together; `None` if it is not feasible.
+    pub fn n_points_better_than(&self, row: NodeRow) -> Option<i64> {
+        let own = self.totals[self.index_of(row)?];
+        Some(self.totals.iter().map(|total| (total - own).max(0)).sum())
+    }
 }
 
 impl Scheduler {

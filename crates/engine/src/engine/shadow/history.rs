@@ -47,6 +47,16 @@ impl Step {
         }
     }
 
+    /// Undoes the step if the trial is in a state after it, and makes it otherwise. Returns whether a pod was removed from its node.
+    pub fn toggle(&self, trial: &mut Trial<'_>) -> bool {
+        let Some(pod) = self.pod() else { return false };
+        let is_removed = trial.evict(&pod.uid).is_some();
+        if !is_removed {
+            place(trial, pod);
+        }
+        is_removed
+    }
+
     /// The pod that was placed or removed.
     pub fn pod(&self) -> Option<&Arc<PodInfo>> {
         match self {
@@ -63,14 +73,27 @@ impl Step {
         }
     }
 
-    /// Whether a pod was placed that kube-scheduler takes from its queue before `pod`, which was first seen pending in this call; `None` if
-    /// that is not known.
-    pub fn precedes(&self, pod: &PodInfo, since: u64) -> Option<bool> {
-        let Step::Placed { pod: other, pending_since: Some(other_since) } = self else {
+    /// The engine call in which a placed pod was first seen pending.
+    pub fn pending_since(&self) -> Option<u64> {
+        match self {
+            Step::Placed { pending_since, .. } => *pending_since,
+            _ => None,
+        }
+    }
+}
+
+impl HistoryEntry {
+    /// Whether a pod was placed that kube-scheduler takes from its queue before a pod of this priority, which was seen pending from engine call
+    /// `since` until `bound_in`; `None` if that is not known.
+    pub fn precedes(&self, priority: i32, since: u64, bound_in: u64) -> Option<bool> {
+        let Step::Placed { pod: other, pending_since: Some(other_since) } = &self.step else {
             return None;
         };
-        let key = |pod: &PodInfo, since: u64| (std::cmp::Reverse(pod.template.priority()), since);
-        Some(key(other, *other_since) < key(pod, since))
+        if self.call < since || *other_since > bound_in {
+            return Some(self.call < since);
+        }
+        let key = |priority: i32, since: u64| (std::cmp::Reverse(priority), since);
+        Some(key(other.template.priority(), *other_since) < key(priority, since))
     }
 }
 

@@ -21,8 +21,11 @@ pub(super) const N_STEPS: usize = 1024;
 const N_NEAR_STATES: usize = 32;
 const STATE_STRIDE: usize = 64;
 
-/// How many single placements are tried in another order.
-const N_MOVES_MAX: usize = 16;
+/// In how many states after each near step the pod may have been taken from the queue, before and after the binding.
+const N_QUEUE_STATES: usize = 16;
+
+/// How many single steps are moved, before and after the binding.
+const N_MOVES_MAX: usize = 24;
 
 /// How often a sample is scored, to find one that is normalized in favor of the chosen node.
 const N_SAMPLES_MAX: usize = 4;
@@ -31,7 +34,7 @@ const N_SAMPLES_MAX: usize = 4;
 const N_BEST_NODES: usize = 3;
 
 /// How many evaluations one search may take.
-const N_TABLES_MAX: usize = 150;
+const N_TABLES_MAX: usize = 200;
 
 /// The bound pod, and how kube-scheduler would decide it.
 pub(super) struct Mismatch<'a> {
@@ -40,6 +43,8 @@ pub(super) struct Mismatch<'a> {
     pub row: NodeRow,
     /// The engine call in which the pod was first seen pending.
     pub since: u64,
+    /// The engine call in which it was bound.
+    pub bound_in: u64,
     pub sampling: NodeSampling,
     /// All nodes in the order of searches.
     pub node_order: &'a [NodeRow],
@@ -69,7 +74,7 @@ pub(super) enum SearchEnd {
 
 type Found = Result<Option<ShadowResult>, SearchEnd>;
 
-impl Search<'_> {
+impl<'a> Search<'a> {
     /// The result of the comparison; the trial is in the state in which the binding arrived.
     pub fn run(&mut self, trial: &mut Trial<'_>) -> ShadowResult {
         match self.explain(trial) {
@@ -140,7 +145,7 @@ impl Search<'_> {
         images: &[PodImage],
     ) -> Result<(), SearchEnd> {
         let start = trial.checkpoint();
-        let table = match self.apply_queue_order(trial) {
+        let table = match self.apply_queue_order(trial, self.mismatch.since) {
             false => Ok(base.clone()),
             true => self.scheduler.score_table(trial.world_mut(), self.mismatch.pod, None),
         };
@@ -167,7 +172,7 @@ impl Search<'_> {
         let row = self.mismatch.row;
         let by_order = |order| ShadowResult::ExplainedByOrder { order, loss: loss.clone() };
         let start = trial.checkpoint();
-        let queue_order = match self.apply_queue_order(trial) {
+        let queue_order = match self.apply_queue_order(trial, self.mismatch.since) {
             false => None,
             true => Some(self.table(trial.world_mut(), None)?),
         };
@@ -188,7 +193,7 @@ impl Search<'_> {
             }
         }
         if let Some(table) = &queue_order {
-            self.apply_queue_order(trial);
+            self.apply_queue_order(trial, self.mismatch.since);
             let missed = self.sampled(trial.world_mut(), table, N_SAMPLES_MAX, loss)?;
             trial.undo_to(start);
             if missed.is_some() {
@@ -198,16 +203,21 @@ impl Search<'_> {
         if let Some(found) = self.in_earlier_states(trial, loss)? {
             return Ok(Some(found));
         }
-        let moved = self.single_moves(trial, sized)?;
+        if let Some(found) = self.in_later_queue_states(trial, loss)? {
+            return Ok(Some(found));
+        }
+        let moved = self.with_moved_steps(trial)?;
         Ok(moved.then(|| by_order(OrderOf::Bindings)))
     }
 
-    /// Brings the placements around the binding into the order in which kube-scheduler takes the pods from its queue. Returns whether that
-    /// differs from the order of the bindings.
-    fn apply_queue_order(&self, trial: &mut Trial<'_>) -> bool {
-        let Mismatch { pod, since, before, after, .. } = &self.mismatch;
-        let later = before.iter().filter(|it| it.step.precedes(pod, *since) == Some(false));
-        let earlier = after.iter().filter(|it| it.step.precedes(pod, *since) == Some(true));
+    /// Brings the placements around the binding into the order in which kube-scheduler takes the pods from its queue, as if it had taken this
+    /// one in the given engine call. Returns whether that differs from the order of the bindings.
+    fn apply_queue_order(&self, trial: &mut Trial<'_>, taken_in: u64) -> bool {
+        let Mismatch { pod, before, after, bound_in, .. } = &self.mismatch;
+        let precedes =
+            |it: &HistoryEntry| it.precedes(pod.template.priority(), taken_in, *bound_in);
+        let later = before.iter().filter(|it| precedes(it) == Some(false));
+        let earlier = after.iter().filter(|it| precedes(it) == Some(true));
         let mut differs = false;
         for entry in later {
             entry.step.undo(trial);
@@ -218,6 +228,37 @@ impl Search<'_> {
             differs = true;
         }
         differs
+    }
+
+    /// The states in which kube-scheduler took the pods around the binding from its queue: a pod that had to be tried again was decided among
+    /// pods that are younger than it.
+    fn in_later_queue_states(&mut self, trial: &mut Trial<'_>, loss: &Option<ScoreLoss>) -> Found {
+        let start = trial.checkpoint();
+        let Mismatch { since, before, after, .. } = &self.mismatch;
+        let near = |entries: &[&HistoryEntry]| -> Vec<u64> {
+            let pending_since = entries.iter().filter_map(|entry| entry.step.pending_since());
+            pending_since.filter(|it| it > since).take(N_QUEUE_STATES).collect()
+        };
+        let mut taken_in = near(before);
+        taken_in.extend(near(after));
+        taken_in.sort_unstable();
+        taken_in.dedup();
+        for call in taken_in.into_iter().rev() {
+            self.apply_queue_order(trial, call);
+            let table = self.table(trial.world_mut(), None)?;
+            let found = match table.n_best_with(self.mismatch.row) {
+                Some(_) => Some(ShadowResult::ExplainedByOrder {
+                    order: OrderOf::Bindings,
+                    loss: loss.clone(),
+                }),
+                None => self.sampled(trial.world_mut(), &table, 1, loss)?,
+            };
+            trial.undo_to(start);
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
     }
 
     /// The states between the pod's creation and its binding.
@@ -256,63 +297,64 @@ impl Search<'_> {
         self.sampled(trial.world_mut(), &table, 1, loss)
     }
 
-    /// Whether the choice is a best one if single placements came in another order: later ones on a better node came before the decision,
-    /// or earlier ones on the chosen node after it.
-    fn single_moves(
-        &mut self,
-        trial: &mut Trial<'_>,
-        base: &ScoreTable,
-    ) -> Result<bool, SearchEnd> {
+    /// Whether the choice is a best one if single steps came in another order than the bindings, or than the pods in the queue. The trial is in
+    /// the state in which the binding arrived.
+    fn with_moved_steps(&mut self, trial: &mut Trial<'_>) -> Result<bool, SearchEnd> {
         let start = trial.checkpoint();
-        let moved = self.single_moves_in(trial, base);
+        let mut is_found = self.move_steps(trial)?;
         trial.undo_to(start);
-        moved
+        if !is_found && self.apply_queue_order(trial, self.mismatch.since) {
+            is_found = self.move_steps(trial)?;
+            trial.undo_to(start);
+        }
+        Ok(is_found)
     }
 
-    fn single_moves_in(
-        &mut self,
-        trial: &mut Trial<'_>,
-        base: &ScoreTable,
-    ) -> Result<bool, SearchEnd> {
+    /// Moves the nearest steps to the other side of the decision, one after another, and keeps each move with which nodes are better by fewer
+    /// points in all.
+    fn move_steps(&mut self, trial: &mut Trial<'_>) -> Result<bool, SearchEnd> {
         let row = self.mismatch.row;
-        let mut table = base.clone();
-        let (mut used_before, mut used_after) = (vec![], vec![]);
-        for _ in 0..N_MOVES_MAX {
-            // A better node, or the chosen one if it is not feasible.
-            let best =
-                table.best_total().and_then(|best| table.totals.iter().position(|it| *it == best));
-            let better = best.filter(|_| table.index_of(row).is_some()).map(|at| table.rows[at]);
-            let is_on = |trial: &Trial<'_>, entry: &HistoryEntry, row: Option<NodeRow>| {
-                entry.step.pod().is_some()
-                    && row.is_some()
-                    && trial.nodes().row(entry.step.node()) == row
-            };
-            let next_after = (0..self.mismatch.after.len()).find(|at| {
-                let entry = self.mismatch.after[*at];
-                let is_removal = matches!(entry.step, Step::Removed { .. });
-                let wanted = if is_removal { Some(row) } else { better };
-                !used_after.contains(at) && is_on(trial, entry, wanted)
-            });
-            let next_before = (0..self.mismatch.before.len()).find(|at| {
-                !used_before.contains(at) && is_on(trial, self.mismatch.before[*at], Some(row))
-            });
-            match (next_after, next_before) {
-                (Some(at), _) => {
-                    self.mismatch.after[at].step.redo(trial);
-                    used_after.push(at);
-                }
-                (None, Some(at)) => {
-                    self.mismatch.before[at].step.undo(trial);
-                    used_before.push(at);
-                }
-                (None, None) => return Ok(false),
-            }
+        let mut table = self.table(trial.world_mut(), None)?;
+        let mut n_points = table.n_points_better_than(row);
+        for entry in self.movable_steps(trial, &table) {
+            let before = trial.checkpoint();
+            let is_removed = entry.step.toggle(trial);
             table = self.table(trial.world_mut(), None)?;
             if table.n_best_with(row).is_some() {
                 return Ok(true);
             }
+            let n_points_now = table.n_points_better_than(row);
+            // While the chosen node is rejected, no number says how far it is from a best one.
+            let may_help = is_removed && trial.nodes().row(entry.step.node()) == Some(row);
+            let is_kept = match (n_points_now, n_points) {
+                (Some(now), Some(before)) => now < before,
+                (now, None) => now.is_some() || may_help,
+                (None, Some(_)) => false,
+            };
+            match is_kept {
+                true => n_points = n_points_now,
+                false => trial.undo_to(before),
+            }
         }
         Ok(false)
+    }
+
+    /// The nearest steps on both sides of the binding, those on the chosen node and on better ones first.
+    fn movable_steps(&self, trial: &Trial<'_>, table: &ScoreTable) -> Vec<&'a HistoryEntry> {
+        let Mismatch { row, before, after, .. } = &self.mismatch;
+        let total = table.index_of(*row).map(|at| table.totals[at]);
+        let is_near = |entry: &&&HistoryEntry| entry.step.pod().is_some();
+        let near = |entries: &[&'a HistoryEntry]| -> Vec<&'a HistoryEntry> {
+            entries.iter().filter(is_near).take(N_MOVES_MAX).copied().collect()
+        };
+        let mut steps = near(before);
+        steps.extend(near(after));
+        steps.sort_by_key(|entry| {
+            let on = trial.nodes().row(entry.step.node());
+            let at = on.and_then(|on| table.index_of(on));
+            on != Some(*row) && at.is_none_or(|at| Some(table.totals[at]) <= total)
+        });
+        steps
     }
 
     /// Whether the choice is a best one with another size of one of the pod's images.

@@ -212,10 +212,12 @@ impl ShadowRun {
         self.apply(ApiObject::Pod(serde_json::from_value(pod).unwrap()));
     }
 
-    /// Pods arrive in groups; each group is decided in the order of the queue, and bound in nearly that order.
+    /// Pods arrive in groups; each group is decided in the order of the queue, and bound in nearly that order. Some pods are tried again among
+    /// those of the next group.
     fn run(&mut self, n_pods: usize, seed: u64) {
         let mut rng = Rng::new(seed).split("pods");
-        let mut in_flight: Vec<(Value, Str)> = Vec::new();
+        let mut retries = Rng::new(seed).split("retries");
+        let (mut in_flight, mut retried): (Vec<(Value, Str)>, Vec<_>) = (Vec::new(), Vec::new());
         for group in 0..n_pods / 20 {
             let objects: Vec<Value> =
                 (0..20).map(|nth| pod_object(20 * group + nth, &mut rng)).collect();
@@ -227,6 +229,12 @@ impl ShadowRun {
                 queue.push((object, info));
             }
             queue.sort_by_key(|(_, info)| std::cmp::Reverse(info.template.priority()));
+            let is_last = group + 1 == n_pods / 20;
+            let is_retried = |_: &mut (_, _)| !is_last && retries.below(10) == 0;
+            let postponed: Vec<_> = queue.extract_if(.., is_retried).collect();
+            for pod in std::mem::replace(&mut retried, postponed) {
+                queue.insert(retries.below(queue.len() as u64) as usize, pod);
+            }
             for (object, info) in queue {
                 if let Some(node) = self.other.decide(&info) {
                     in_flight.push((object, node));
@@ -247,7 +255,7 @@ impl ShadowRun {
 #[test]
 fn every_decision_of_upstream_is_explained() {
     let check = |percentage: i64, n_workers: usize| {
-        let seed = (percentage as u64) << 8 | n_workers as u64;
+        let seed = 3 << 20 | (percentage as u64) << 8 | n_workers as u64;
         let mut run = ShadowRun::new(seed, percentage, n_workers, &json!([]));
         run.run(N_PODS, seed);
         assert_eq!(run.unexplained, Vec::<String>::new(), "{percentage} %, {n_workers} workers");

@@ -1,0 +1,112 @@
+//! The class of every row, kept for all combinations of keys that divide the rows into the same classes.
+//!
+//! A full scan needs the class of each row. Computing a class key costs as much as fifty rows of a vector loop, and only a few rows change
+//! their class from one decision to the next: those whose pods a counter of the key counts.
+
+use loadmaster_framework::incremental::ClassKey;
+use loadmaster_framework::world::WorldChange;
+use loadmaster_framework::{EvaluatorCx, NodeRow};
+
+use super::incremental::{ClassTable, Evaluator};
+
+/// Stored for a row whose class is not known yet.
+const UNKNOWN: u32 = u32::MAX;
+
+/// The classes of rows. The class of a row is computed when it first passes the row-local filters of a scan.
+#[derive(Default)]
+pub(crate) struct RowClasses {
+    table: ClassTable,
+    of_row: Vec<u32>,
+    /// Sequence number of the first change that is not applied yet; `None` before the first scan.
+    cursor: Option<u64>,
+    key: ClassKey,
+}
+
+impl RowClasses {
+    /// Finds the class of each member of `set`, and makes `table` a table of these classes with their numbers of members. All evaluators
+    /// that are passed to it have equal class keys.
+    pub fn classify(
+        &mut self,
+        evaluator: &Evaluator,
+        cx: EvaluatorCx<'_>,
+        set: &[u8],
+        table: &mut ClassTable,
+    ) {
+        self.catch_up(evaluator, cx);
+        table.clear();
+        table.rows.resize(self.table.len(), 0);
+        let mut last = None;
+        for (at, _) in set.iter().enumerate().filter(|(_, member)| **member != 0) {
+            let mut class = self.of_row[at];
+            if class == UNKNOWN {
+                class = self.compute(evaluator, cx, NodeRow(at as u32), last);
+                last = Some(class);
+                if table.rows.len() < self.table.len() {
+                    table.rows.resize(self.table.len(), 0);
+                }
+            }
+            table.rows[class as usize] += 1;
+        }
+        table.copy_keys(&self.table);
+    }
+
+    /// The class of each row; no class of the table for a row that was never a member of a set.
+    pub fn of_rows(&self) -> &[u32] {
+        &self.of_row
+    }
+
+    /// Forgets the classes of rows that may have another one now.
+    fn catch_up(&mut self, evaluator: &Evaluator, cx: EvaluatorCx<'_>) {
+        let stride = evaluator.class_key_len();
+        match self.cursor.and_then(|cursor| cx.world.changes_since(cursor)) {
+            None => {
+                self.table.clear();
+                self.of_row.clear();
+            }
+            Some(changes) => {
+                for change in changes {
+                    match *change {
+                        WorldChange::Node(row) => self.forget(row, stride),
+                        WorldChange::Pods(row, counters) => {
+                            if evaluator.may_change_class(counters) {
+                                self.forget(row, stride);
+                            }
+                        }
+                        WorldChange::NodeSet => {}
+                    }
+                }
+            }
+        }
+        self.of_row.resize(cx.nodes().n_rows(), UNKNOWN);
+        self.cursor = Some(cx.world.next_change_seq());
+    }
+
+    fn forget(&mut self, row: NodeRow, stride: usize) {
+        let Some(class) = self.of_row.get_mut(row.index()) else { return };
+        if *class != UNKNOWN {
+            self.table.remove_row(*class, stride);
+            *class = UNKNOWN;
+        }
+    }
+
+    /// Computes the class of a row. Neighboring rows often have the same class, so that of the last one is tried first.
+    fn compute(
+        &mut self,
+        evaluator: &Evaluator,
+        cx: EvaluatorCx<'_>,
+        row: NodeRow,
+        last: Option<u32>,
+    ) -> u32 {
+        evaluator.class_key(cx, row, &mut self.key);
+        let known = last.filter(|class| *self.table.key(*class, self.key.len()) == *self.key);
+        let class = match known {
+            Some(class) => {
+                self.table.rows[class as usize] += 1;
+                class
+            }
+            None => self.table.insert_row(&self.key),
+        };
+        self.of_row[row.index()] = class;
+        class
+    }
+}

@@ -1,0 +1,275 @@
+//! Decisions per second, for bare pods and for pods as they are in a cluster.
+//!
+//! Three rates are measured: (a) deciding and assuming a parsed pod, (b) the same with parsing a decoded pod, (c) the same with decoding
+//! it from protobuf. Pods are made before the clock starts. The first fifth of the pods, in which every template occurs for the first time,
+//! does not count.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use loadmaster_api::Pod;
+use loadmaster_api::proto::decode_as;
+use loadmaster_apiserver::{protobuf, schema};
+use loadmaster_engine::{Decision, Scheduler};
+use loadmaster_framework::{PodInfo, World};
+use loadmaster_plugins::in_tree_registry;
+use loadmaster_stdx::Rng;
+use serde_json::{Value, json};
+
+use crate::pod_source::{PodSource, Shape};
+use crate::profile_of;
+use crate::workload::{self, Kind};
+
+/// In a rollout something changes after this many decisions.
+const DECISIONS_PER_CHANGE: u32 = 100;
+
+/// Pods are made before this many decisions, so that making them leaves nothing in the caches that counts.
+const DECISIONS_PER_BATCH: u32 = 2_000;
+
+/// Pods whose decision is measured one by one at the end, each the first of its key.
+const N_NEW_KEYS: u32 = 5;
+
+/// Pods that run at the same time where pods are deleted.
+const N_RUNNING: usize = 1_000;
+
+/// How much of taking in a pod is measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Input {
+    Parsed,
+    Decoded,
+    Protobuf,
+}
+
+const ALL_INPUTS: &[Input] = &[Input::Parsed, Input::Decoded, Input::Protobuf];
+
+/// A row of the table.
+struct Row {
+    name: &'static str,
+    kind: Kind,
+    n_nodes: u32,
+    n_pods: u32,
+    /// Whether objects that pods depend on change all the time.
+    is_rollout: bool,
+    /// The columns that are measured.
+    inputs: &'static [Input],
+}
+
+const ROWS: &[Row] = &[
+    row("basic", Kind::Basic, 100_000),
+    row("basic with deletes", Kind::BasicWithDeletes, 100_000),
+    row("zone + hostname spread", Kind::Spread, 100_000),
+    row("anti-affinity, 20 groups", Kind::AntiAffinity, 60_000),
+    row("affinity", Kind::Affinity, 60_000),
+    row("spread over 1,000 racks", Kind::Racks, 60_000),
+    row("mix of 40", Kind::Mix, 60_000),
+    row("1,000 signatures in turn", Kind::RoundRobin, 30_000),
+    row("labels of every pod differ", Kind::LabelsDiffer, 60_000),
+    row("every pod different", Kind::Different, 20_000),
+    row("20,000 pairs of requests, 50 sets of selectors and tolerations", Kind::Pairs, 20_000),
+    Row { is_rollout: true, ..row("mix of 40, in a rollout", Kind::Mix, 60_000) },
+    row("examples/sample-plugin", Kind::SamplePlugin, 10_000),
+    large_row("basic, 100,000 nodes", Kind::Basic),
+    large_row("zone + hostname spread, 100,000 nodes", Kind::Spread),
+    large_row("anti-affinity, 20 groups, 100,000 nodes", Kind::AntiAffinity),
+    Row {
+        n_nodes: 1_000_000,
+        inputs: &[Input::Parsed],
+        ..row("basic, 1,000,000 nodes", Kind::Basic, 1_000_000)
+    },
+];
+
+const fn row(name: &'static str, kind: Kind, n_pods: u32) -> Row {
+    Row { name, kind, n_nodes: 5_000, n_pods, is_rollout: false, inputs: ALL_INPUTS }
+}
+
+const fn large_row(name: &'static str, kind: Kind) -> Row {
+    Row { n_nodes: 100_000, ..row(name, kind, 60_000) }
+}
+
+/// Prints the rates of all rows whose name and shape contain the text.
+pub fn measure(wanted: &str) -> Result<()> {
+    println!(
+        "| workload, 5,000 nodes unless said | pods | (a) per second | (b) | (c) | keys | ms, first pod of a new key | peak RSS MiB |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
+    for row in ROWS {
+        for (shape, name) in [(Shape::Bare, "bare"), (Shape::Clustered, "clustered")] {
+            if format!("{}, {name}", row.name).contains(wanted) {
+                print_row(row, shape, name)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn print_row(row: &Row, shape: Shape, shape_name: &str) -> Result<()> {
+    let mut per_second = Vec::new();
+    let (mut n_keys, mut new_key_ms, mut peak_mib) = (0, 0.0, 0);
+    for &input in row.inputs {
+        let rates = run(row, shape, input)?;
+        per_second.push(format!("{:.0}", rates.per_second));
+        // Decoding and parsing do not change these; only the first column makes pods in small pieces.
+        if input == Input::Parsed {
+            (n_keys, new_key_ms, peak_mib) = (rates.n_keys, rates.new_key_ms, rates.peak_mib);
+        }
+    }
+    per_second.resize(ALL_INPUTS.len(), "-".to_owned());
+    println!(
+        "| {} | {shape_name} | {} | {n_keys} | {new_key_ms:.2} | {peak_mib} |",
+        row.name,
+        per_second.join(" | ")
+    );
+    Ok(())
+}
+
+/// What one run of a row gives.
+struct Rates {
+    /// Decisions per second, without the first fifth of the pods.
+    per_second: f64,
+    /// Number of keys that plugins prepared evaluators for.
+    n_keys: usize,
+    /// Median time of the decision about a pod that is the first of its key, in milliseconds.
+    new_key_ms: f64,
+    /// Peak resident set size since the run began, with what the allocator keeps from runs before.
+    peak_mib: u64,
+}
+
+fn run(row: &Row, shape: Shape, input: Input) -> Result<Rates> {
+    reset_peak_rss();
+    let (mut registry, mut profile) = (in_tree_registry(), json!({}));
+    if row.kind == Kind::SamplePlugin {
+        registry = registry.with(sample_plugin::DEF);
+        profile = workload::sample_plugin();
+    }
+    let mut world = workload::world(row.n_nodes, row.kind)?;
+    let pods = PodSource::new(row.kind, shape, &mut world)?;
+    let scheduler = Scheduler::new(profile_of(&registry, profile, json!([]))?, Rng::new(1));
+    let mut bench =
+        Bench { row, input, world, pods, scheduler, running: Vec::new(), rng: Rng::new(7) };
+    let n_per_batch = if row.is_rollout { DECISIONS_PER_CHANGE } else { DECISIONS_PER_BATCH };
+    let n_batches = row.n_pods / n_per_batch;
+    let mut times = Vec::new();
+    for _ in 0..n_batches {
+        times.push(bench.run_batch(n_per_batch)?);
+    }
+    let counted = &times[times.len() / 5..];
+    let n_counted = n_per_batch as usize * counted.len();
+    Ok(Rates {
+        per_second: n_counted as f64 / counted.iter().sum::<Duration>().as_secs_f64(),
+        n_keys: bench.scheduler.cache_size().keys,
+        new_key_ms: bench.time_new_keys()?.as_secs_f64() * 1e3,
+        peak_mib: peak_rss_mib().context("reading the peak resident set size")?,
+    })
+}
+
+/// A run of a row.
+struct Bench<'a> {
+    row: &'a Row,
+    input: Input,
+    world: World,
+    pods: PodSource,
+    scheduler: Scheduler,
+    /// Pods that may be deleted.
+    running: Vec<Box<str>>,
+    rng: Rng,
+}
+
+impl Bench<'_> {
+    /// Schedules this many pods, in a rollout after a change; returns the time that it took.
+    fn run_batch(&mut self, n_pods: u32) -> Result<Duration> {
+        let mut taken = Duration::ZERO;
+        if self.row.is_rollout {
+            let change = self.pods.next_change()?;
+            let start = Instant::now();
+            change.apply(&mut self.world);
+            taken += start.elapsed();
+        }
+        let manifests: Vec<Value> =
+            (0..n_pods).map(|_| self.pods.next_pod()).collect();
+        taken += match self.input {
+            Input::Parsed => {
+                let mut pods = Vec::new();
+                for manifest in manifests {
+                    pods.push(self.world.parse_pod(&serde_json::from_value(manifest)?)?);
+                }
+                self.schedule(pods, |_, pod| Ok(pod))?
+            }
+            Input::Decoded => {
+                let decode = |manifest| Ok(serde_json::from_value::<Pod>(manifest)?);
+                let pods = manifests.into_iter().map(decode).collect::<Result<Vec<_>>>()?;
+                self.schedule(pods, |world, pod| Ok(world.parse_pod(&pod)?))?
+            }
+            Input::Protobuf => {
+                let kind = schema::schema().find_kind("", "v1", "Pod").context("no pods")?;
+                let encode = |manifest: &Value| protobuf::encode_object(kind, manifest);
+                let pods: Vec<Vec<u8>> = manifests.iter().map(encode).collect();
+                self.schedule(
+                    pods,
+                    |world, bytes| Ok(world.parse_pod(&decode_as::<Pod>(&bytes)?)?),
+                )?
+            }
+        };
+        Ok(taken)
+    }
+
+    /// Takes in pods, and decides and assumes each; returns the time that it took.
+    fn schedule<T>(
+        &mut self,
+        pods: Vec<T>,
+        mut take_in: impl FnMut(&mut World, T) -> Result<PodInfo>,
+    ) -> Result<Duration> {
+        let deletes = self.row.kind == Kind::BasicWithDeletes;
+        let start = Instant::now();
+        for pod in pods {
+            let pod = take_in(&mut self.world, pod)?;
+            let uid = deletes.then(|| pod.uid.clone());
+            self.schedule_pod(pod)?;
+            self.running.extend(uid);
+            if self.running.len() > N_RUNNING {
+                let at = self.rng.below(self.running.len() as u64) as usize;
+                self.world.remove_pod(&self.running.swap_remove(at));
+            }
+        }
+        Ok(start.elapsed())
+    }
+
+    /// Decides about a pod and assumes it. Every pod fits.
+    fn schedule_pod(&mut self, pod: PodInfo) -> Result<()> {
+        match self.scheduler.schedule_pod(&mut self.world, &pod) {
+            Decision::Selected { row, .. } => {
+                self.world.add_pod(row, Arc::new(pod));
+                Ok(())
+            }
+            _ => bail!("{}: pod {} has no node", self.row.name, pod.name),
+        }
+    }
+
+    /// The median time of decisions about pods that are the first of their key.
+    fn time_new_keys(&mut self) -> Result<Duration> {
+        let mut times = Vec::new();
+        for nth in 0..N_NEW_KEYS {
+            let pod = serde_json::from_value(self.pods.pod_of_new_key(nth))?;
+            let pod = self.world.parse_pod(&pod)?;
+            let start = Instant::now();
+            self.schedule_pod(pod)?;
+            times.push(start.elapsed());
+        }
+        times.sort_unstable();
+        Ok(times[times.len() / 2])
+    }
+}
+
+/// Lets the peak resident set size begin anew, where the kernel can do that.
+fn reset_peak_rss() {
+    // Else the peak is that of the whole process.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+/// The peak resident set size from `/proc`; 0 where there is no `/proc`.
+fn peak_rss_mib() -> Option<u64> {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return Some(0) };
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib / 1024)
+}

@@ -1,0 +1,230 @@
+//! Makes the pods of a workload, bare or as they are in a cluster, and the changes of a rollout.
+//!
+//! Clustered pods are created by controllers and changed by admission: each has an owner, a token volume, environment variables and a hash
+//! label, and a third of the controllers are StatefulSets, which give each pod labels of its own. The n-th controller is in the n-th of 50
+//! namespaces, modulo 50, with a Service that selects its pods, so that the default constraints of PodTopologySpread apply.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use loadmaster_api::{ObjectMeta, ReplicaSet, Service, StatefulSet};
+use loadmaster_framework::World;
+use loadmaster_sim::cluster_made_pods::{ControllerKind, PodController};
+use loadmaster_stdx::Rng;
+use serde_json::{Value, json};
+
+use crate::workload::{self, Kind};
+
+/// Number of namespaces.
+const N_NAMESPACES: usize = 50;
+/// Number of environment variables of a clustered pod.
+const N_VARIABLES: u32 = 12;
+
+/// What pods are like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// Only the fields that the workload is about.
+    Bare,
+    /// As the API server has them.
+    Clustered,
+}
+
+/// Makes the pods of a row.
+pub struct PodSource {
+    kind: Kind,
+    shape: Shape,
+    /// Of bare pods.
+    manifests: Vec<Value>,
+    /// Of clustered pods.
+    controllers: Vec<PodController>,
+    rng: Rng,
+    n_made: u32,
+    n_changes: u64,
+}
+
+impl PodSource {
+    /// For clustered pods, adds their controllers and services to the world.
+    pub fn new(kind: Kind, shape: Shape, world: &mut World) -> Result<PodSource> {
+        let mut manifests = workload::manifests(kind);
+        let mut rng = Rng::new(1);
+        let mut controllers = Vec::new();
+        if shape == Shape::Clustered {
+            // A controller cannot be in more than one namespace.
+            while kind.has_one_template() && manifests.len() < N_NAMESPACES {
+                let label = format!("app-{}", manifests.len());
+                manifests.push(workload::with_app_label(&manifests[0], &label));
+            }
+            controllers = manifests
+                .iter()
+                .enumerate()
+                .map(|(n, manifest)| {
+                    let kind = [
+                        ControllerKind::ReplicaSet,
+                        ControllerKind::ReplicaSet,
+                        ControllerKind::StatefulSet,
+                    ][n % 3];
+                    PodController::new(
+                        kind,
+                        &format!("train-{n}"),
+                        clustered_template(manifest, n),
+                        &mut rng,
+                    )
+                })
+                .collect();
+            for controller in &controllers {
+                Change::service(controller)?.apply(world);
+                Change::owner(controller)?.apply(world);
+            }
+        }
+        Ok(PodSource { kind, shape, manifests, controllers, rng, n_made: 0, n_changes: 0 })
+    }
+
+    /// The next pod.
+    pub fn next_pod(&mut self) -> Value {
+        self.n_made += 1;
+        let n_groups = self.manifests.len();
+        let group = match self.kind {
+            Kind::RoundRobin => self.n_made as usize % n_groups,
+            _ => self.rng.below(n_groups as u64) as usize,
+        };
+        let mut pod = match self.shape {
+            Shape::Bare => self.manifests[group].clone(),
+            Shape::Clustered => self.controllers[group].create_pod(&mut self.rng),
+        };
+        let name = format!("train-{}", self.n_made);
+        pod["apiVersion"] = json!("v1");
+        pod["kind"] = json!("Pod");
+        pod["metadata"]["uid"] = json!(name);
+        if self.shape == Shape::Bare {
+            pod["metadata"]["name"] = json!(name);
+        }
+        match self.kind {
+            Kind::LabelsDiffer => pod["metadata"]["labels"]["id"] = json!(name),
+            Kind::Different => {
+                let cpu = 20 + self.n_made % 211;
+                pod["metadata"]["labels"]["id"] = json!(name);
+                pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] =
+                    json!(format!("{cpu}m"));
+            }
+            Kind::Pairs => {
+                pod["spec"]["containers"][0]["resources"]["requests"] =
+                    workload::random_requests(&mut self.rng);
+            }
+            _ => {}
+        }
+        pod
+    }
+
+    /// A pod with labels, selectors and requests that no other has, and with nothing that a cluster adds.
+    pub fn pod_of_new_key(&self, nth: u32) -> Value {
+        let mut pod = workload::with_app_label(&self.manifests[0], &format!("new-{nth}"));
+        pod["metadata"]["uid"] = json!(format!("new-{nth}"));
+        pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] =
+            json!(format!("{}m", 301 + nth));
+        pod
+    }
+
+    /// The next change of a rollout: in turn a Service, a ReplicaSet, and the labels of a template.
+    pub fn next_change(&mut self) -> Result<Change> {
+        let n = self.n_changes;
+        self.n_changes += 1;
+        let group = self.rng.below(self.manifests.len() as u64) as usize;
+        let version = json!(format!("v{n}"));
+        if self.shape == Shape::Bare {
+            // Nothing that bare pods depend on but their labels, in the namespace that they are in.
+            let template = json!({"metadata": {"namespace": "default", "labels": {"app": "other"}}, "spec": {}});
+            let other =
+                PodController::new(ControllerKind::ReplicaSet, "other", template, &mut self.rng);
+            if n % 3 == 2 {
+                self.manifests[group]["metadata"]["labels"]["version"] = version;
+            }
+            return if n.is_multiple_of(3) {
+                Change::service(&other)
+            } else {
+                Change::owner(&other)
+            };
+        }
+        let controller = &mut self.controllers[group];
+        if n.is_multiple_of(3) {
+            return Change::service(controller);
+        }
+        let mut template = controller.template().clone();
+        if n % 3 == 2 {
+            template["metadata"]["labels"]["version"] = version;
+        }
+        controller.roll_out(&mut self.rng, template);
+        Change::owner(controller)
+    }
+}
+
+/// The manifest of a controller's pods before admission.
+fn clustered_template(manifest: &Value, nth: usize) -> Value {
+    let mut template = manifest.clone();
+    template["metadata"]["namespace"] = json!(format!("team-{}", nth % N_NAMESPACES));
+    let variable =
+        |n| json!({"name": format!("VARIABLE_{n}"), "value": format!("value {n} of {nth}")});
+    template["spec"]["containers"][0]["env"] = (0..N_VARIABLES).map(variable).collect();
+    template
+}
+
+/// An object that was added or updated.
+pub enum Change {
+    Service(Service),
+    ReplicaSet(ReplicaSet),
+    StatefulSet(StatefulSet),
+}
+
+impl Change {
+    /// The service of a controller's pods.
+    fn service(controller: &PodController) -> Result<Change> {
+        let app = &controller.template()["metadata"]["labels"]["app"];
+        let selector = json!({"app": app});
+        let metadata = json!({"name": app, "namespace": controller.namespace()});
+        Ok(Change::Service(serde_json::from_value(
+            json!({"metadata": metadata, "spec": {"selector": selector}}),
+        )?))
+    }
+
+    /// The object that owns a controller's pods.
+    fn owner(controller: &PodController) -> Result<Change> {
+        let owner = controller.owner();
+        Ok(match controller.kind() {
+            ControllerKind::StatefulSet => Change::StatefulSet(serde_json::from_value(owner)?),
+            _ => Change::ReplicaSet(serde_json::from_value(owner)?),
+        })
+    }
+
+    /// Applies the change.
+    pub fn apply(self, world: &mut World) {
+        match self {
+            Change::Service(new) => {
+                let namespace = new.metadata.namespace.clone();
+                world.update_cluster_objects_in(&namespace, |cluster| {
+                    let all = cluster.services.entry(namespace.clone()).or_default();
+                    replace_or_add(all, new, |object| &object.metadata);
+                });
+            }
+            Change::ReplicaSet(new) => {
+                let namespace = new.metadata.namespace.clone();
+                world.update_cluster_objects_in(&namespace, |cluster| {
+                    let all = cluster.replica_sets.entry(namespace.clone()).or_default();
+                    replace_or_add(all, new, |object| &object.metadata);
+                });
+            }
+            Change::StatefulSet(new) => {
+                let namespace = new.metadata.namespace.clone();
+                world.update_cluster_objects_in(&namespace, |cluster| {
+                    let all = cluster.stateful_sets.entry(namespace.clone()).or_default();
+                    replace_or_add(all, new, |object| &object.metadata);
+                });
+            }
+        }
+    }
+}
+
+fn replace_or_add<T>(all: &mut Vec<Arc<T>>, new: T, metadata: impl Fn(&T) -> &ObjectMeta) {
+    match all.iter_mut().find(|known| metadata(known).name == metadata(&new).name) {
+        Some(known) => *known = Arc::new(new),
+        None => all.push(Arc::new(new)),
+    }
+}
