@@ -2,7 +2,6 @@
 
 mod access;
 mod kubeconfig;
-mod private_file;
 
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
@@ -11,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use loadmaster_apiserver::authentication::SigningKey;
 use loadmaster_apiserver::fault_injection::Faults;
 use loadmaster_apiserver::http::{FaultInjector, Pki, serve_with_options};
@@ -20,6 +19,7 @@ use loadmaster_apiserver::kubeconfig::kubeconfig;
 use loadmaster_apiserver::schema::Kinds;
 use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, ClusterOptions, Options};
+use loadmaster_serving::private_file;
 use loadmaster_stdx::ErrorChain;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -88,7 +88,7 @@ pub(crate) struct EmbeddedApiServer {
     _entries: kubeconfig::AllKubeconfigEntries,
     temporaries: Vec<TemporaryFile>,
     journal: Option<Journal>,
-    serving: JoinHandle<io::Result<()>>,
+    serving: JoinHandle<()>,
 }
 
 fn failed(doing: &str, error: &dyn std::error::Error) -> Failure {
@@ -110,7 +110,7 @@ impl ServerArgs {
         let (server, journal) = self.open(history)?;
         let pki = self.pki()?;
         let admin = pki
-            .client("kubernetes-admin", "system:masters")
+            .client("kubernetes-admin", "system:masters", Timestamp::now())
             .map_err(|error| failed("setting up TLS", &error))?;
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port)));
         let listener = runtime
@@ -175,7 +175,7 @@ const NAMES: &[&str] = &["localhost", "127.0.0.1", "kubernetes.default.svc"];
 impl ServerArgs {
     fn open(&self, history: HistoryLimits) -> CommandResult<(ApiServer, Option<Journal>)> {
         let options = Options {
-            clock: Arc::new(jiff::Timestamp::now),
+            clock: Arc::new(Timestamp::now),
             seed: RandomState::new().hash_one(self.port),
             limits: history.limits,
             also_serve: self.serve.clone(),
@@ -213,14 +213,15 @@ impl ServerArgs {
 
     /// With a data folder the CA key is stored, so that kubeconfigs stay valid after a restart.
     fn pki(&self) -> CommandResult<Pki> {
+        let now = Timestamp::now();
         let made = |pki: Result<Pki, _>| pki.map_err(|error| failed("setting up TLS", &error));
-        let Some(folder) = &self.data_dir else { return made(Pki::new(NAMES)) };
+        let Some(folder) = &self.data_dir else { return made(Pki::new(NAMES, now)) };
         let path = folder.join("ca.key");
         match read_key(&path)? {
-            Some(key) => Pki::from_key(&key, NAMES)
+            Some(key) => Pki::from_key(&key, NAMES, now)
                 .map_err(|error| failed(&format!("reading {}", path.display()), &error)),
             None => {
-                let pki = made(Pki::new(NAMES))?;
+                let pki = made(Pki::new(NAMES, now))?;
                 private_file::replace(&path, None, pki.ca_key_pem())
                     .map_err(|error| cannot_write(&path, &error))?;
                 Ok(pki)
@@ -290,7 +291,7 @@ impl EmbeddedApiServer {
     ///
     /// # Errors
     ///
-    /// If connections can no longer be accepted, or the data folder cannot be written.
+    /// If the data folder cannot be written.
     pub fn serve_until_stopped(mut self) -> CommandResult<()> {
         let served = self.until(terminal::stop_signal());
         served.and(self.close())
@@ -298,7 +299,7 @@ impl EmbeddedApiServer {
 
     /// Serves until the future is ready.
     fn until(&mut self, end: impl Future<Output = ()>) -> CommandResult<()> {
-        let EmbeddedApiServer { runtime, serving, journal, .. } = self;
+        let EmbeddedApiServer { runtime, journal, .. } = self;
         runtime.block_on(async {
             let lost = async {
                 match journal {
@@ -307,9 +308,6 @@ impl EmbeddedApiServer {
                 }
             };
             tokio::select! {
-                Ok(served) = serving => {
-                    served.map_err(|error| failed("accepting connections", &error))
-                }
                 error = lost => Err(failed("writing the data folder", &error)),
                 () = end => Ok(()),
             }
@@ -332,13 +330,23 @@ impl EmbeddedApiServer {
 struct TemporaryFile(PathBuf);
 
 impl TemporaryFile {
-    /// Creates a new file. An existing file is never reused: it could belong to another user, or be a link.
+    /// Creates a new file. An existing file is never reused: it could belong to another user, or be a link. Another user may have created
+    /// one by the first name, which can be guessed; the second one cannot.
     fn create(address: SocketAddr, extension: &str) -> CommandResult<(TemporaryFile, File)> {
-        let name = format!("loadmaster-{}.{extension}", address.port());
-        let path = std::env::temp_dir().join(name);
+        let folder = std::env::temp_dir();
+        let path = folder.join(format!("loadmaster-{}.{extension}", address.port()));
         // Left behind by an earlier server on the same port.
         let _ = std::fs::remove_file(&path);
-        let open = private_file::open_options().create_new(true).open(&path);
+        let create = |path: &Path| private_file::open_options().create_new(true).open(path);
+        let (path, open) = match create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let random = RandomState::new().hash_one(address);
+                let path = folder.join(format!("loadmaster-{random:016x}.{extension}"));
+                let open = create(&path);
+                (path, open)
+            }
+            open => (path, open),
+        };
         let open = open.map_err(|error| cannot_write(&path, &error))?;
         Ok((TemporaryFile(path), open))
     }

@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use loadmaster_apiserver::audit::{AuditLog, AuditPolicy};
 use loadmaster_apiserver::authentication::{SigningKey, read_token_file};
 use loadmaster_apiserver::authorization::AuthorizationMode;
 use loadmaster_apiserver::http::{HttpLimits, Pki};
 use loadmaster_apiserver::kubeconfig::kubeconfig;
 use loadmaster_apiserver::{AdmissionPlugins, ApiServer, ClusterOptions};
+use loadmaster_serving::private_file;
 
 use super::kubeconfig::{AllKubeconfigEntries, add, check};
 use super::{NAME, failed};
@@ -43,7 +44,8 @@ pub(crate) struct AccessArgs {
     /// Time to retain events; 0s retains them forever [default: 1h; 5m for the sample workload of `up`].
     #[arg(long, value_name = "TIME", value_parser = time_to_live)]
     event_ttl: Option<SignedDuration>,
-    /// File to which one line per request is written [default: no audit log].
+    /// File to which one line per request is written [default: no audit log]. A new file can be read only by its owner; a symbolic link is
+    /// rejected.
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
     /// File with an audit.k8s.io/v1 Policy that selects the requests to log, with the levels None and Metadata [default: all requests].
@@ -149,8 +151,9 @@ impl AccessArgs {
         let mut entries = AllKubeconfigEntries::default();
         for given in &self.kubeconfig_as {
             let KubeconfigUser { user, group, path } = KubeconfigUser::parse(given)?;
-            let identity =
-                pki.client(user, group).map_err(|error| failed("setting up TLS", &error))?;
+            let identity = pki
+                .client(user, group, Timestamp::now())
+                .map_err(|error| failed("setting up TLS", &error))?;
             let name = context_of(user);
             let config = kubeconfig(&name, url, pki.ca_certificate_pem(), &identity);
             entries.push(add(path, &name, &config, stay)?);
@@ -194,7 +197,7 @@ impl AccessArgs {
             Some(path) => AuditPolicy::read(&read(path)?)
                 .map_err(|error| failed(&format!("reading {}", path.display()), &error))?,
         };
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        let file = private_file::open_options().create(true).append(true).open(path);
         let file = file.map_err(|error| failed(&format!("writing {}", path.display()), &error))?;
         Ok(Some(AuditLog::new(policy, Box::new(file))))
     }

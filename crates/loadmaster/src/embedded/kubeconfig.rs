@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use loadmaster_api::document::{Document, DocumentFormat, FieldPath as Field, LocatedError};
+use loadmaster_serving::private_file;
 use loadmaster_stdx::ErrorChain;
 use serde_json::{Value, json};
 
-use super::{cannot_write, failed, private_file};
+use super::{cannot_write, failed};
 use crate::exit::{CommandResult, Failure, print_to_stderr};
 use crate::input::CONFIG_BYTES_MAX;
 
@@ -122,6 +123,7 @@ pub(super) fn yaml(config: &Value) -> io::Result<String> {
 fn read(path: &Path) -> CommandResult<KubeconfigFile> {
     let shown = path.display().to_string();
     let reading = |error: &io::Error| failed(&format!("reading {shown}"), error);
+    private_file::check_link(path).map_err(|error| reading(&error))?;
     let link = match fs::symlink_metadata(path) {
         Ok(link) => link,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
