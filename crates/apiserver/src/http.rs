@@ -24,7 +24,7 @@ use crate::status::ApiError;
 pub use fault_injection::FaultInjector;
 pub use limits::HttpLimits;
 use limits::LimitSemaphores;
-pub use tls::{CertificateAndKey, Pki, TlsError};
+pub use tls::{CERTIFICATE_RENEW_AFTER, CertificateAndKey, Pki, TlsError};
 
 /// How often periodic work is done without requests.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(5);

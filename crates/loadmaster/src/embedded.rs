@@ -1,6 +1,7 @@
 //! The embedded API server: its flags, listener, kubeconfig and data folder.
 
 mod access;
+mod issued_kubeconfigs;
 mod kubeconfig;
 
 use std::fs::File;
@@ -15,19 +16,18 @@ use loadmaster_apiserver::authentication::SigningKey;
 use loadmaster_apiserver::fault_injection::Faults;
 use loadmaster_apiserver::http::{FaultInjector, Pki, serve_with_options};
 use loadmaster_apiserver::journal::{Journal, SnapshotPolicy};
-use loadmaster_apiserver::kubeconfig::kubeconfig;
 use loadmaster_apiserver::schema::Kinds;
 use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, ClusterOptions, Options};
 use loadmaster_serving::private_file;
 use loadmaster_stdx::ErrorChain;
-use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use crate::exit::{CommandResult, Failure};
 use crate::terminal;
+use issued_kubeconfigs::{IssuedKubeconfigs, KubeconfigUser};
 
 /// Flags of the embedded API server.
 #[derive(clap::Args)]
@@ -83,8 +83,7 @@ pub(crate) struct EmbeddedApiServer {
     server: ApiServer,
     address: SocketAddr,
     kubeconfig: PathBuf,
-    /// The entries of this server.
-    config: Value,
+    issued: Arc<IssuedKubeconfigs>,
     _entries: kubeconfig::AllKubeconfigEntries,
     temporaries: Vec<TemporaryFile>,
     journal: Option<Journal>,
@@ -108,10 +107,7 @@ impl ServerArgs {
         let runtime = runtime.map_err(|error| failed("starting the network runtime", &error))?;
         let faults = self.fault_stream()?;
         let (server, journal) = self.open(history)?;
-        let pki = self.pki()?;
-        let admin = pki
-            .client("kubernetes-admin", "system:masters", Timestamp::now())
-            .map_err(|error| failed("setting up TLS", &error))?;
+        let pki = Arc::new(self.pki()?);
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port)));
         let listener = runtime
             .block_on(listener)
@@ -121,30 +117,32 @@ impl ServerArgs {
             .map_err(|error| failed("reading the port of the listener", &error))?;
         let url = format!("https://{address}");
         let stay = self.data_dir.is_some();
-        let mut entries = self.access.add_users(&server, &pki, &url, stay)?;
-        let config = kubeconfig(NAME, &url, pki.ca_certificate_pem(), &admin);
+        let issued = Arc::new(IssuedKubeconfigs::new(pki.clone(), &url, Timestamp::now()));
+        let mut entries = self.access.add_users(&server, &pki, &issued, stay)?;
         let mut temporaries = Vec::new();
         let path = match &self.kubeconfig {
             Some(path) => {
+                let config = issued.issue(ADMIN, path, Timestamp::now())?;
                 entries.push(kubeconfig::add(path, NAME, &config, stay)?);
                 path.clone()
             }
-            None => temporary_kubeconfig(address, &config, &mut temporaries)?,
+            None => temporary_kubeconfig(address, &issued, &mut temporaries)?,
         };
         let serving = serve_with_options(
             listener,
             server.clone(),
-            Some(Arc::new(pki)),
+            Some(pki),
             self.access.http_limits(),
             faults,
         );
         let serving = runtime.spawn(serving);
+        runtime.spawn(issued.clone().keep_renewed());
         Ok(EmbeddedApiServer {
             runtime,
             server,
             address,
             kubeconfig: path,
-            config,
+            issued,
             _entries: entries,
             temporaries,
             journal,
@@ -156,15 +154,19 @@ impl ServerArgs {
 /// Name of the cluster, user and context in the kubeconfig.
 const NAME: &str = "loadmaster";
 
+const ADMIN: KubeconfigUser<'static> =
+    KubeconfigUser { user: "kubernetes-admin", group: "system:masters", name: NAME };
+
 fn temporary_kubeconfig(
     address: SocketAddr,
-    config: &Value,
+    issued: &IssuedKubeconfigs,
     temporaries: &mut Vec<TemporaryFile>,
 ) -> CommandResult<PathBuf> {
     let (file, mut open) = TemporaryFile::create(address, "kubeconfig")?;
     let path = file.0.clone();
     temporaries.push(file);
-    let written = kubeconfig::yaml(config).and_then(|text| open.write_all(text.as_bytes()));
+    let config = issued.issue(ADMIN, &path, Timestamp::now())?;
+    let written = kubeconfig::yaml(&config).and_then(|text| open.write_all(text.as_bytes()));
     written.map_err(|error| cannot_write(&path, &error))?;
     Ok(path)
 }
@@ -271,7 +273,7 @@ impl EmbeddedApiServer {
         if is_private {
             return Ok(self.kubeconfig.clone());
         }
-        temporary_kubeconfig(self.address, &self.config, &mut self.temporaries)
+        temporary_kubeconfig(self.address, &self.issued, &mut self.temporaries)
     }
 
     /// Creates a temporary file that only its owner can read. It is removed when the server stops.

@@ -15,12 +15,11 @@ use rustls::{RootCertStore, ServerConfig};
 /// How long the CA certificate is valid, as kubeadm's. Its key is only in the memory of the server, or in the data directory.
 const AUTHORITY_DAYS: u32 = 3_650;
 
-/// How long the server's certificate is valid; it is renewed after half of that.
-const SERVER_DAYS: u32 = 7;
-const RENEW_AFTER: SignedDuration = SignedDuration::from_hours(7 * 12);
+/// How long the certificates of the server and of clients are valid.
+const LEAF_DAYS: u32 = 7;
 
-/// How long a client certificate is valid. It is in a kubeconfig, and every start of a server makes a new one.
-const CLIENT_DAYS: u32 = 30;
+/// When to renew them: after half of that.
+pub const CERTIFICATE_RENEW_AFTER: SignedDuration = SignedDuration::from_hours(7 * 12);
 
 /// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -120,7 +119,7 @@ impl Pki {
             params.distinguished_name.push(DnType::OrganizationName, group);
         }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        set_validity(&mut params, now, CLIENT_DAYS);
+        set_validity(&mut params, now, LEAF_DAYS);
         let certificate = params.signed_by(&key, &self.issuer).map_err(TlsError::Certificate)?;
         Ok(CertificateAndKey { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
     }
@@ -151,11 +150,11 @@ impl ServerTls {
         let mut params = CertificateParams::new(names).map_err(TlsError::Certificate)?;
         params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        set_validity(&mut params, now, SERVER_DAYS);
+        set_validity(&mut params, now, LEAF_DAYS);
         let key = KeyPair::generate().map_err(TlsError::Certificate)?;
         let leaf = params.signed_by(&key, issuer).map_err(TlsError::Certificate)?;
         let config = server_config(authority, leaf.der(), &key)?;
-        Ok(ServerTls { config, renew_at: now + RENEW_AFTER })
+        Ok(ServerTls { config, renew_at: now + CERTIFICATE_RENEW_AFTER })
     }
 }
 
@@ -221,7 +220,7 @@ mod tests {
             let times = times.map(|it| Timestamp::from_second(it.timestamp()).expect("a time"));
             assert_eq!(times.map(|it| it.to_string()), want);
         };
-        check(&client.certificate_pem, ["2026-05-01T11:00:00Z", "2026-05-31T12:00:00Z"]);
+        check(&client.certificate_pem, ["2026-05-01T11:00:00Z", "2026-05-08T12:00:00Z"]);
         check(pki.ca_certificate_pem(), ["2026-05-01T11:00:00Z", "2036-04-28T12:00:00Z"]);
     }
 }

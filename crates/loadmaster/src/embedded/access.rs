@@ -7,10 +7,10 @@ use loadmaster_apiserver::audit::{AuditLog, AuditPolicy};
 use loadmaster_apiserver::authentication::{SigningKey, read_token_file};
 use loadmaster_apiserver::authorization::AuthorizationMode;
 use loadmaster_apiserver::http::{HttpLimits, Pki};
-use loadmaster_apiserver::kubeconfig::kubeconfig;
 use loadmaster_apiserver::{AdmissionPlugins, ApiServer, ClusterOptions};
 use loadmaster_serving::private_file;
 
+use super::issued_kubeconfigs::{IssuedKubeconfigs, KubeconfigUser};
 use super::kubeconfig::{AllKubeconfigEntries, add, check};
 use super::{NAME, failed};
 use crate::exit::{CommandResult, Failure};
@@ -65,14 +65,14 @@ enum ModeArg {
 }
 
 /// A parsed `--kubeconfig-as`.
-struct KubeconfigUser<'a> {
+struct KubeconfigFlag<'a> {
     user: &'a str,
     group: &'a str,
     path: &'a Path,
 }
 
-impl KubeconfigUser<'_> {
-    fn parse(given: &str) -> CommandResult<KubeconfigUser<'_>> {
+impl KubeconfigFlag<'_> {
+    fn parse(given: &str) -> CommandResult<KubeconfigFlag<'_>> {
         let parts = given
             .split_once('=')
             .filter(|(user, path)| !user.is_empty() && !user.starts_with('/') && !path.is_empty());
@@ -82,7 +82,7 @@ impl KubeconfigUser<'_> {
             ))
         })?;
         let (user, group) = user.split_once('/').unwrap_or((user, ""));
-        Ok(KubeconfigUser { user, group, path: Path::new(path) })
+        Ok(KubeconfigFlag { user, group, path: Path::new(path) })
     }
 }
 
@@ -138,7 +138,7 @@ impl AccessArgs {
         &self,
         server: &ApiServer,
         pki: &Pki,
-        url: &str,
+        issued: &IssuedKubeconfigs,
         stay: bool,
     ) -> CommandResult<AllKubeconfigEntries> {
         if let Some(path) = &self.token_auth_file {
@@ -150,12 +150,10 @@ impl AccessArgs {
         }
         let mut entries = AllKubeconfigEntries::default();
         for given in &self.kubeconfig_as {
-            let KubeconfigUser { user, group, path } = KubeconfigUser::parse(given)?;
-            let identity = pki
-                .client(user, group, Timestamp::now())
-                .map_err(|error| failed("setting up TLS", &error))?;
+            let KubeconfigFlag { user, group, path } = KubeconfigFlag::parse(given)?;
             let name = context_of(user);
-            let config = kubeconfig(&name, url, pki.ca_certificate_pem(), &identity);
+            let who = KubeconfigUser { user, group, name: &name };
+            let config = issued.issue(who, path, Timestamp::now())?;
             entries.push(add(path, &name, &config, stay)?);
         }
         server
@@ -167,7 +165,7 @@ impl AccessArgs {
     /// Checks that all users of --kubeconfig-as can be added to their kubeconfig files.
     pub fn check_kubeconfigs(&self) -> CommandResult<()> {
         self.kubeconfig_as.iter().try_for_each(|given| {
-            let KubeconfigUser { user, path, .. } = KubeconfigUser::parse(given)?;
+            let KubeconfigFlag { user, path, .. } = KubeconfigFlag::parse(given)?;
             check(path, &context_of(user))
         })
     }

@@ -109,6 +109,23 @@ pub(super) fn add(
     })
 }
 
+/// Replaces the user of entries that were added, for example by one with a new certificate. Entries that belong to another server by now
+/// are left alone.
+///
+/// # Errors
+///
+/// As [`add`].
+pub(super) fn renew_user(path: &Path, name: &str, ours: &Value) -> CommandResult<()> {
+    let _lock = FileLock::take(path)?;
+    let mut found = read(path)?;
+    let at = position(&found.config, "clusters", name);
+    if at.is_none_or(|at| found.config["clusters"][at] != ours["clusters"][0]) {
+        return Ok(());
+    }
+    merge(&mut found.config, &json!({"users": ours["users"]}));
+    found.write().map_err(|error| cannot_write(path, &error))
+}
+
 /// A kubeconfig as YAML.
 pub(super) fn yaml(config: &Value) -> io::Result<String> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
