@@ -185,8 +185,7 @@ impl Bench<'_> {
             change.apply(&mut self.world);
             taken += start.elapsed();
         }
-        let manifests: Vec<Value> =
-            (0..n_pods).map(|_| self.pods.next_pod()).collect();
+        let manifests: Vec<Value> = (0..n_pods).map(|_| self.pods.next_pod()).collect();
         taken += match self.input {
             Input::Parsed => {
                 let mut pods = Vec::new();

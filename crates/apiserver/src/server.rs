@@ -431,7 +431,7 @@ impl ApiServer {
         self.shared.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         (self.shared.clock)()
     }
 

@@ -27,8 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use loadmaster_serving::{ConnectionLimits, LastResponse, Peer};
@@ -298,22 +297,15 @@ async fn handle_request(
     peer: Arc<Peer>,
     request: Request<Incoming>,
 ) -> Response<Full<Bytes>> {
-    let is_head = request.method() == Method::HEAD;
     let task = tokio::spawn(async move { endpoints.handle(&peer, request).await });
     let (reply, is_last) = task.await.unwrap_or_else(|error| {
         tracing::error!(err = %error, "Handling a request panicked");
         let text = "This request caused a panic; see the log.".to_owned();
         (reply::text_line(http::StatusCode::INTERNAL_SERVER_ERROR, text), false)
     });
-    let n_bytes = reply.body.len();
     let mut response = reply.into_response();
     if is_last {
         response.extensions_mut().insert(LastResponse);
-    }
-    if is_head {
-        // The length of the body of GET, without a body: over HTTP/2 the server has to do this itself.
-        response.headers_mut().insert(CONTENT_LENGTH, n_bytes.into());
-        *response.body_mut() = Full::default();
     }
     response
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, ORIGIN, X_CONTENT_TYPE_OPTIONS};
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -93,6 +93,12 @@ impl Service {
         } else if let Some((name, verb)) = self.endpoints.verb(&path) {
             if request.method() != Method::POST {
                 return not_allowed("POST", &path);
+            }
+            // Browsers send this header with each POST, and schedulers never do: a page of any site could otherwise bind pods through
+            // the browser of somebody who can reach the extender.
+            if request.headers().contains_key(ORIGIN) {
+                let line = "requests of web pages (with the header Origin) are not served";
+                return response(PageReply::text(StatusCode::FORBIDDEN, line), None);
             }
             let timer = self.endpoints.metrics.start_request(name);
             let reply = self.call_verb(name, verb, request.into_body()).await;

@@ -34,7 +34,7 @@
 //! | [`preemption_request`](PreemptionRequest) | the request of preempt |
 //! | [`server`](ExtenderServer) | the builder: handlers, limits, TLS |
 //! | `endpoints` | routing: paths, bodies, panics, health, metrics |
-//! | `listener` | sockets and graceful shutdown |
+//! | `listener` | sockets, TLS files and graceful shutdown, with `loadmaster-serving` |
 
 #![warn(missing_docs)]
 

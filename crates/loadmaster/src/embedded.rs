@@ -1,8 +1,8 @@
 //! The embedded API server: its flags, listener, kubeconfig and data folder.
 
 mod access;
+mod issued_kubeconfigs;
 mod kubeconfig;
-mod private_file;
 
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
@@ -11,23 +11,23 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use loadmaster_apiserver::authentication::SigningKey;
 use loadmaster_apiserver::fault_injection::Faults;
 use loadmaster_apiserver::http::{FaultInjector, Pki, serve_with_options};
 use loadmaster_apiserver::journal::{Journal, SnapshotPolicy};
-use loadmaster_apiserver::kubeconfig::kubeconfig;
 use loadmaster_apiserver::schema::Kinds;
 use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, ClusterOptions, Options};
+use loadmaster_serving::private_file;
 use loadmaster_stdx::ErrorChain;
-use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use crate::exit::{CommandResult, Failure};
 use crate::terminal;
+use issued_kubeconfigs::{IssuedKubeconfigs, KubeconfigUser};
 
 /// Flags of the embedded API server.
 #[derive(clap::Args)]
@@ -84,12 +84,11 @@ pub(crate) struct EmbeddedApiServer {
     pki: Arc<Pki>,
     address: SocketAddr,
     kubeconfig: PathBuf,
-    /// The entries of this server.
-    config: Value,
+    issued: Arc<IssuedKubeconfigs>,
     _entries: kubeconfig::AllKubeconfigEntries,
     temporaries: Vec<TemporaryFile>,
     journal: Option<Journal>,
-    serving: JoinHandle<io::Result<()>>,
+    serving: JoinHandle<()>,
 }
 
 fn failed(doing: &str, error: &dyn std::error::Error) -> Failure {
@@ -109,10 +108,7 @@ impl ServerArgs {
         let runtime = runtime.map_err(|error| failed("starting the network runtime", &error))?;
         let faults = self.fault_stream()?;
         let (server, journal) = self.open(history)?;
-        let pki = self.pki()?;
-        let admin = pki
-            .client("kubernetes-admin", "system:masters")
-            .map_err(|error| failed("setting up TLS", &error))?;
+        let pki = Arc::new(self.pki()?);
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port)));
         let listener = runtime
             .block_on(listener)
@@ -122,17 +118,17 @@ impl ServerArgs {
             .map_err(|error| failed("reading the port of the listener", &error))?;
         let url = format!("https://{address}");
         let stay = self.data_dir.is_some();
-        let mut entries = self.access.add_users(&server, &pki, &url, stay)?;
-        let config = kubeconfig(NAME, &url, pki.ca_certificate_pem(), &admin);
+        let issued = Arc::new(IssuedKubeconfigs::new(pki.clone(), &url, Timestamp::now()));
+        let mut entries = self.access.add_users(&server, &pki, &issued, stay)?;
         let mut temporaries = Vec::new();
         let path = match &self.kubeconfig {
             Some(path) => {
+                let config = issued.issue(ADMIN, path, Timestamp::now())?;
                 entries.push(kubeconfig::add(path, NAME, &config, stay)?);
                 path.clone()
             }
-            None => temporary_kubeconfig(address, &config, &mut temporaries)?,
+            None => temporary_kubeconfig(address, &issued, &mut temporaries)?,
         };
-        let pki = Arc::new(pki);
         let serving = serve_with_options(
             listener,
             server.clone(),
@@ -141,13 +137,14 @@ impl ServerArgs {
             faults,
         );
         let serving = runtime.spawn(serving);
+        runtime.spawn(issued.clone().keep_renewed());
         Ok(EmbeddedApiServer {
             runtime,
             server,
             pki,
             address,
             kubeconfig: path,
-            config,
+            issued,
             _entries: entries,
             temporaries,
             journal,
@@ -159,15 +156,19 @@ impl ServerArgs {
 /// Name of the cluster, user and context in the kubeconfig.
 const NAME: &str = "loadmaster";
 
+const ADMIN: KubeconfigUser<'static> =
+    KubeconfigUser { user: "kubernetes-admin", group: "system:masters", name: NAME };
+
 fn temporary_kubeconfig(
     address: SocketAddr,
-    config: &Value,
+    issued: &IssuedKubeconfigs,
     temporaries: &mut Vec<TemporaryFile>,
 ) -> CommandResult<PathBuf> {
     let (file, mut open) = TemporaryFile::create(address, "kubeconfig")?;
     let path = file.0.clone();
     temporaries.push(file);
-    let written = kubeconfig::yaml(config).and_then(|text| open.write_all(text.as_bytes()));
+    let config = issued.issue(ADMIN, &path, Timestamp::now())?;
+    let written = kubeconfig::yaml(&config).and_then(|text| open.write_all(text.as_bytes()));
     written.map_err(|error| cannot_write(&path, &error))?;
     Ok(path)
 }
@@ -178,7 +179,7 @@ const NAMES: &[&str] = &["localhost", "127.0.0.1", "kubernetes.default.svc"];
 impl ServerArgs {
     fn open(&self, history: HistoryLimits) -> CommandResult<(ApiServer, Option<Journal>)> {
         let options = Options {
-            clock: Arc::new(jiff::Timestamp::now),
+            clock: Arc::new(Timestamp::now),
             seed: RandomState::new().hash_one(self.port),
             limits: history.limits,
             also_serve: self.serve.clone(),
@@ -216,14 +217,15 @@ impl ServerArgs {
 
     /// With a data folder the CA key is stored, so that kubeconfigs stay valid after a restart.
     fn pki(&self) -> CommandResult<Pki> {
+        let now = Timestamp::now();
         let made = |pki: Result<Pki, _>| pki.map_err(|error| failed("setting up TLS", &error));
-        let Some(folder) = &self.data_dir else { return made(Pki::new(NAMES)) };
+        let Some(folder) = &self.data_dir else { return made(Pki::new(NAMES, now)) };
         let path = folder.join("ca.key");
         match read_key(&path)? {
-            Some(key) => Pki::from_key(&key, NAMES)
+            Some(key) => Pki::from_key(&key, NAMES, now)
                 .map_err(|error| failed(&format!("reading {}", path.display()), &error)),
             None => {
-                let pki = made(Pki::new(NAMES))?;
+                let pki = made(Pki::new(NAMES, now))?;
                 private_file::replace(&path, None, pki.ca_key_pem())
                     .map_err(|error| cannot_write(&path, &error))?;
                 Ok(pki)
@@ -273,12 +275,12 @@ impl EmbeddedApiServer {
         if is_private {
             return Ok(self.kubeconfig.clone());
         }
-        temporary_kubeconfig(self.address, &self.config, &mut self.temporaries)
+        temporary_kubeconfig(self.address, &self.issued, &mut self.temporaries)
     }
 
     /// Writes a serving certificate of this cluster's CA, and its key, to temporary files, and returns their paths.
     pub fn serving_certificate(&mut self, component: &str) -> CommandResult<(PathBuf, PathBuf)> {
-        let pair = self.pki.serving(component);
+        let pair = self.pki.serving(component, Timestamp::now());
         let pair = pair.map_err(|error| failed("setting up TLS", &error))?;
         let mut write = |extension: &str, text: &str| -> CommandResult<PathBuf> {
             let (path, mut file) = self.create_temporary_file(extension)?;
@@ -305,7 +307,7 @@ impl EmbeddedApiServer {
     ///
     /// # Errors
     ///
-    /// If connections can no longer be accepted, or the data folder cannot be written.
+    /// If the data folder cannot be written.
     pub fn serve_until_stopped(mut self) -> CommandResult<()> {
         let served = self.until(terminal::stop_signal());
         served.and(self.close())
@@ -313,7 +315,7 @@ impl EmbeddedApiServer {
 
     /// Serves until the future is ready.
     fn until(&mut self, end: impl Future<Output = ()>) -> CommandResult<()> {
-        let EmbeddedApiServer { runtime, serving, journal, .. } = self;
+        let EmbeddedApiServer { runtime, journal, .. } = self;
         runtime.block_on(async {
             let lost = async {
                 match journal {
@@ -322,9 +324,6 @@ impl EmbeddedApiServer {
                 }
             };
             tokio::select! {
-                Ok(served) = serving => {
-                    served.map_err(|error| failed("accepting connections", &error))
-                }
                 error = lost => Err(failed("writing the data folder", &error)),
                 () = end => Ok(()),
             }
@@ -347,13 +346,23 @@ impl EmbeddedApiServer {
 struct TemporaryFile(PathBuf);
 
 impl TemporaryFile {
-    /// Creates a new file. An existing file is never reused: it could belong to another user, or be a link.
+    /// Creates a new file. An existing file is never reused: it could belong to another user, or be a link. Another user may have created
+    /// one by the first name, which can be guessed; the second one cannot.
     fn create(address: SocketAddr, extension: &str) -> CommandResult<(TemporaryFile, File)> {
-        let name = format!("loadmaster-{}.{extension}", address.port());
-        let path = std::env::temp_dir().join(name);
+        let folder = std::env::temp_dir();
+        let path = folder.join(format!("loadmaster-{}.{extension}", address.port()));
         // Left behind by an earlier server on the same port.
         let _ = std::fs::remove_file(&path);
-        let open = private_file::open_options().create_new(true).open(&path);
+        let create = |path: &Path| private_file::open_options().create_new(true).open(path);
+        let (path, open) = match create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let random = RandomState::new().hash_one(address);
+                let path = folder.join(format!("loadmaster-{random:016x}.{extension}"));
+                let open = create(&path);
+                (path, open)
+            }
+            open => (path, open),
+        };
         let open = open.map_err(|error| cannot_write(&path, &error))?;
         Ok((TemporaryFile(path), open))
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use jiff::Timestamp;
 use ring::digest;
 use rustls::pki_types::CertificateDer;
 use x509_parser::der_parser::{Oid, oid};
@@ -24,6 +25,8 @@ pub struct CertificateSubject {
     pub uid: String,
     /// `X509SHA256=` and the hash of the certificate in hexadecimal.
     pub credential_id: String,
+    /// Until when it is valid. A connection may last longer.
+    pub not_after: Timestamp,
 }
 
 impl CertificateSubject {
@@ -31,7 +34,7 @@ impl CertificateSubject {
     ///
     /// # Errors
     ///
-    /// When it is not an X.509 certificate.
+    /// When it is not an X.509 certificate, or its UID is empty or not the only one.
     pub fn from_certificate(
         certificate: &CertificateDer<'_>,
     ) -> Result<CertificateSubject, String> {
@@ -44,6 +47,17 @@ impl CertificateSubject {
             // Writing to a string cannot fail.
             let _ = write!(credential_id, "{byte:02x}");
         }
+        let uids: Vec<_> = name.iter_by_oid(&UID).map(|it| text(it.as_str())).collect();
+        let uid = match &uids[..] {
+            [] => String::new(),
+            [Some(uid)] if !uid.is_empty() => uid.clone(),
+            [Some(_)] => return Err("UID cannot be an empty string".to_owned()),
+            [None] => return Err("unable to parse UID into a string".to_owned()),
+            several => {
+                let found: Vec<&str> = several.iter().flatten().map(String::as_str).collect();
+                return Err(format!("expected 1 UID, but found multiple: [{}]", found.join(" ")));
+            }
+        };
         Ok(CertificateSubject {
             common_name: name
                 .iter_common_name()
@@ -51,8 +65,10 @@ impl CertificateSubject {
                 .last()
                 .unwrap_or_default(),
             organizations: name.iter_organization().filter_map(|it| text(it.as_str())).collect(),
-            uid: name.iter_by_oid(&UID).find_map(|it| text(it.as_str())).unwrap_or_default(),
+            uid,
             credential_id,
+            not_after: Timestamp::from_second(parsed.validity().not_after.timestamp())
+                .unwrap_or(Timestamp::MAX),
         })
     }
 }
@@ -94,27 +110,46 @@ mod tests {
         assert!(error.starts_with("reading a client certificate: "), "{error}");
     }
 
-    /// Go keeps the last common name and all organizations. rcgen writes no attribute twice: two attributes of the same length are
-    /// renamed in the encoded certificate.
+    /// Go keeps the last common name and all organizations, and upstream accepts one UID. rcgen writes no attribute twice: attributes of
+    /// the same length are renamed in the encoded certificate.
     #[test]
-    fn several_common_names_and_organizations() {
+    fn repeated_attributes() {
+        let custom = |last| DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, last]);
         let der = certificate(&[
             (DnType::CommonName, "first"),
             (DnType::OrganizationName, "a"),
             (DnType::LocalityName, "last"),
             (DnType::OrganizationalUnitName, "b"),
+            (custom(2), "7"),
+            (custom(3), "8"),
         ]);
-        let mut bytes = der.as_ref().to_vec();
         // The object identifiers of X.520: 2.5.4.7 (locality) becomes 2.5.4.3 (common name), 2.5.4.11 becomes 2.5.4.10.
-        for (from, to) in [(7, 3), (11, 10)] {
-            for at in 0..bytes.len() - 5 {
-                if bytes[at..at + 5] == [6, 3, 0x55, 4, from] {
-                    bytes[at + 4] = to;
+        let names = [(vec![6, 3, 0x55, 4], 7, 3), (vec![6, 3, 0x55, 4], 11, 10)];
+        let uid = (vec![6, 9, 0x2b, 6, 1, 4, 1, 0x83, 0xc2, 0x53], 3, 2);
+        let read = |renamed: &[(Vec<u8>, u8, u8)]| {
+            let mut bytes = der.as_ref().to_vec();
+            for (prefix, from, to) in renamed {
+                let found = [&prefix[..], &[*from]].concat();
+                // In the subject and in the issuer.
+                for at in 0..bytes.len() - found.len() {
+                    if bytes[at..].starts_with(&found) {
+                        bytes[at + prefix.len()] = *to;
+                    }
                 }
             }
-        }
-        let found = CertificateSubject::from_certificate(&CertificateDer::from(bytes)).unwrap();
-        assert_eq!(found.common_name, "last");
+            CertificateSubject::from_certificate(&CertificateDer::from(bytes))
+        };
+        let found = read(&names).unwrap();
+        assert_eq!((&*found.common_name, &*found.uid), ("last", "7"));
         assert_eq!(found.organizations, ["a", "b"]);
+        assert_eq!(read(&[uid]).unwrap_err(), "expected 1 UID, but found multiple: [7 8]");
+    }
+
+    #[test]
+    fn an_empty_uid_is_an_error() {
+        let uid = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
+        let der = certificate(&[(DnType::CommonName, "ann"), (uid, "")]);
+        let error = CertificateSubject::from_certificate(&der).unwrap_err();
+        assert_eq!(error, "UID cannot be an empty string");
     }
 }

@@ -1,14 +1,16 @@
 //! One connection, from its handshake to its end.
 
-use std::convert::Infallible;
+use std::error::Error;
+use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Request;
+use http::header::CONTENT_LENGTH;
+use http::{Method, Request};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -23,7 +25,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::connection_table::{RegisteredConnection, RequestInFlight};
-use crate::{ConnectionLimits, Handler};
+use crate::{CertificateSubject, ConnectionLimits, Handler};
 
 /// How long to wait after a connection's last response, as Go's HTTP/2 server: some clients miss the response if GOAWAY arrives
 /// together with it.
@@ -38,15 +40,48 @@ const HTTP1_BUFFER_BYTES_MIN: usize = 8_192;
 /// The client of a connection.
 #[derive(Debug)]
 pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
     /// Its certificate chain, leaf first; empty without TLS or without a client certificate. What is verified depends on the TLS
     /// configuration.
     pub certificates: Vec<CertificateDer<'static>>,
+    /// Read when it is first needed.
+    subject: OnceLock<Result<Option<CertificateSubject>, String>>,
+}
+
+impl Peer {
+    fn new(address: SocketAddr, certificates: Vec<CertificateDer<'static>>) -> Peer {
+        Peer { address, certificates, subject: OnceLock::new() }
+    }
+
+    /// Whom the client certificate names; `None` without one. It is read once for each connection.
+    ///
+    /// # Errors
+    ///
+    /// As [`CertificateSubject::from_certificate`].
+    pub fn subject(&self) -> Result<Option<&CertificateSubject>, &str> {
+        let read =
+            || self.certificates.first().map(CertificateSubject::from_certificate).transpose();
+        self.subject.get_or_init(read).as_ref().map(Option::as_ref).map_err(String::as_str)
+    }
 }
 
 /// Among the extensions of a response: its connection is closed after it was sent. If it were closed earlier, the client could receive
 /// GOAWAY before the response.
 #[derive(Clone, Copy, Debug)]
 pub struct LastResponse;
+
+/// Among the extensions of a response: it is not sent. Instead, an HTTP/1.1 connection is closed, and an HTTP/2 stream is reset.
+#[derive(Clone, Copy, Debug)]
+pub struct Disconnect;
+
+impl fmt::Display for Disconnect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("disconnected without a response")
+    }
+}
+
+impl Error for Disconnect {}
 
 /// What all connections have in common.
 #[derive(Clone)]
@@ -81,7 +116,7 @@ impl Server {
         handler: impl Handler,
         mut stopped: watch::Receiver<()>,
     ) {
-        let peer = |certificates| Peer { certificates };
+        let peer = |certificates| Peer::new(address, certificates);
         let Some(tls) = tls else {
             return self.serve_http(stream, peer(Vec::new()), registered, handler, stopped).await;
         };
@@ -115,13 +150,20 @@ impl Server {
         let last_sent = Arc::new(Notify::new());
         let service = service_fn(|request: Request<Incoming>| {
             let in_flight = registered.start_request();
+            let is_head = request.method() == Method::HEAD;
             let (handled, last_sent) = (handler.handle(peer.clone(), request), last_sent.clone());
             async move {
                 let mut response = handled.await;
+                if response.extensions().get::<Disconnect>().is_some() {
+                    return Err(Disconnect);
+                }
+                if is_head && let Some(n_bytes) = response.body().size_hint().exact() {
+                    response.headers_mut().insert(CONTENT_LENGTH, n_bytes.into());
+                }
                 let is_last = response.extensions_mut().remove::<LastResponse>().is_some();
                 let last_sent = is_last.then_some(last_sent);
-                Ok::<_, Infallible>(response.map(|body| CountedBody {
-                    body,
+                Ok(response.map(|body| CountedBody {
+                    body: (!is_head).then_some(body),
                     last_sent,
                     _in_flight: in_flight,
                 }))
@@ -172,7 +214,8 @@ async fn after_last_response(last_sent: &Notify) {
 
 /// A response body whose request is in flight until it was sent.
 struct CountedBody<B> {
-    body: B,
+    /// `None` in the response to a HEAD request.
+    body: Option<B>,
     /// Notified when the body was sent, if the connection ends with it.
     last_sent: Option<Arc<Notify>>,
     _in_flight: RequestInFlight,
@@ -186,15 +229,18 @@ impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        match &mut self.body {
+            Some(body) => Pin::new(body).poll_frame(context),
+            None => Poll::Ready(None),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Serves HTTP/1.1 and HTTP/2 on a socket, with TLS or without: connections, handshakes, limits and times of the scheduler's secure
-//! port (upstream's `SecureServingInfo.Serve`).
+//! Serves HTTP/1.1 and HTTP/2 on a socket, with TLS or without: connections, handshakes, limits and times of every server of Loadmaster
+//! (upstream's `SecureServingInfo.Serve`).
 //!
 //! ```text
 //! listener ─► ConnectionTable ─► TLS handshake ─► HTTP ─► handler(Peer, request)
@@ -9,12 +9,16 @@
 //!
 //! A new connection is served although others are open and idle, so that health probes are answered: above a limit, in total or
 //! per peer address, an idle connection is closed for it. Only if a request is in flight on each of them, the new one is closed.
+//!
+//! Beside that: how long a server's certificates are valid ([`set_validity`]), and the files with its keys ([`private_file`]).
 
 #![warn(missing_docs)]
 
 mod certificate_subject;
+mod certificate_validity;
 mod connection;
 mod connection_table;
+pub mod private_file;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +32,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
-use hyper::body::Incoming;
+pub use hyper::body::Incoming;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -36,8 +40,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 pub use certificate_subject::{CREDENTIAL_ID, CertificateSubject};
+pub use certificate_validity::set_validity;
 use connection::Server;
-pub use connection::{LastResponse, Peer};
+pub use connection::{Disconnect, LastResponse, Peer};
 use connection_table::ConnectionTable;
 
 /// How long to wait after a failed accept. Most likely no file descriptor is left.
@@ -84,7 +89,8 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// Answers the requests of all connections: a function from the client and a request to a future of the response.
+/// Answers the requests of all connections: a function from the client and a request to a future of the response. The body of a response
+/// to HEAD is not sent.
 pub trait Handler: Clone + Send + Sync + 'static {
     /// The body of a response.
     type Body: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>

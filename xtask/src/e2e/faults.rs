@@ -1,5 +1,5 @@
 //! `cargo xtask e2e faults`: connections of schedulers to the API server die, stop answering and become slow, and then the API server cannot
-//! be reached for minutes.
+//! be reached for minutes. Before that, a thousand connections to the secure port of the leader are idle.
 //!
 //! Two replicas reach the API server through a proxy each. The leader must keep leading as long as it can reach the server; afterwards the
 //! other replica must lead. No pod may be lost or bound twice, and each replica may list each kind once, at its start.
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
+use tokio::net::TcpStream;
 
 use super::api_client::ApiClient;
 use super::audit;
@@ -37,7 +38,11 @@ const DELAY: Duration = Duration::from_millis(500);
 /// A dead watch is noticed after 45 s; a lost lease is acquired after 15 s.
 const BOUND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Dead, silent and slow connections, and an API server that cannot be reached.
+/// Idle connections to the secure port of the leader.
+const N_IDLE: usize = 1_000;
+const PROBE_PERIOD: Duration = Duration::from_secs(1);
+
+/// Idle connections to the secure port; dead, silent and slow ones to the API server; and an API server that cannot be reached.
 #[derive(Parser)]
 pub struct Args {
     /// How long the API server cannot be reached, in seconds.
@@ -85,6 +90,7 @@ pub async fn run(args: &Args) -> Result<bool> {
     let mut standby = start(&schedulers, &plane, 1).await?;
     standby.scheduler.wait_until_ready().await?;
     let mut faults = Vec::new();
+    open_idle_connections(&mut bench, &mut leader).await?;
     fail_connections(&mut bench, &mut leader).await?;
     let n_leaders = audit::leader_terms(&audit::read(plane.audit_log())?, LEASE).len();
     if n_leaders != 1 {
@@ -134,6 +140,21 @@ impl Bench {
         self.create_pods().await?;
         self.wait_until_bound(during).await
     }
+}
+
+/// For a while, many connections to the secure port of the leader are idle: each liveness probe is answered, and it keeps leading.
+async fn open_idle_connections(bench: &mut Bench, leader: &mut Replica) -> Result<()> {
+    let mut idle = Vec::new();
+    for _ in 0..N_IDLE {
+        idle.push(TcpStream::connect(leader.scheduler.secure_address()).await?);
+    }
+    bench.create_pods().await?;
+    for _ in 0..FAULT.as_secs() / PROBE_PERIOD.as_secs() {
+        leader.scheduler.probe_liveness().await?;
+        tokio::time::sleep(PROBE_PERIOD).await;
+    }
+    bench.wait_until_bound(&format!("{N_IDLE} idle connections to the secure port")).await?;
+    leader.scheduler.process.check_running()
 }
 
 /// Connections of the leader fail in three ways; new ones work.

@@ -1,10 +1,11 @@
 //! Runs a scheduler process: kube-scheduler or Loadmaster, with the same flags and configuration.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
 use http::Method;
 use serde_json::json;
@@ -182,6 +183,11 @@ impl Scheduler {
         format!("https://127.0.0.1:{}", self.secure_port)
     }
 
+    /// Where its endpoints are.
+    pub fn secure_address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.secure_port))
+    }
+
     /// Waits until `/readyz` succeeds; a standby is ready when its cache is synced.
     pub async fn wait_until_ready(&mut self) -> Result<()> {
         const PAUSE: Duration = Duration::from_millis(100);
@@ -195,5 +201,15 @@ impl Scheduler {
             tokio::time::sleep(PAUSE).await;
         }
         bail!("{} was not ready within {} s", self.url(), READY_TIMEOUT.as_secs())
+    }
+
+    /// Sends a liveness probe over a new connection, as a kubelet does, with the kubelet's default timeout.
+    pub async fn probe_liveness(&self) -> Result<()> {
+        const TIMEOUT: Duration = Duration::from_secs(1);
+        let api = ApiClient::insecure(&self.url(), None)?;
+        let probe = tokio::time::timeout(TIMEOUT, api.request(Method::GET, "/livez", Vec::new()));
+        let response = probe.await.context("the liveness probe was not answered in time")??;
+        ensure!(response.status == 200, "the liveness probe got {}", response.status);
+        Ok(())
     }
 }

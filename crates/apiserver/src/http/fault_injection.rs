@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header};
 use http_body::{Frame, SizeHint};
-use hyper::body::Incoming;
+use loadmaster_serving::{Disconnect, Incoming, Peer};
 use tokio::time::Sleep;
 
 use super::{Service, respond};
@@ -19,7 +19,7 @@ use crate::fault_injection::{
 use crate::request::{Query, RequestPath, request_verb};
 use crate::server::{ApiResponse, Body, expired_frame};
 
-/// An injected disconnect.
+/// An injected disconnect within a body.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("injected fault")]
 pub(super) struct InjectedDisconnect;
@@ -71,39 +71,47 @@ impl FaultInjector {
 /// Handles a request with its injected faults.
 pub(super) async fn respond_with_faults(
     service: &Service,
+    peer: &Peer,
     request: Request<Incoming>,
-) -> Result<Response<FaultyBody>, InjectedDisconnect> {
+) -> Response<FaultyBody> {
     let Some(FaultDecision { delay, fate, stream }) = service.faults.decide(&request) else {
-        return Ok(respond(service, request).await.map(FaultyBody::without_faults));
+        return respond(service, peer, request).await.map(FaultyBody::without_faults);
     };
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
     }
     let refused =
-        |error| Ok(ApiResponse::error(&error).into_response().map(FaultyBody::without_faults));
+        |error| ApiResponse::error(&error).into_response().map(FaultyBody::without_faults);
     match fate {
         RequestFault::Pass => {
-            let response = respond(service, request).await;
+            let response = respond(service, peer, request).await;
             let is_refusal = response.status().is_client_error();
             let content_type = response.headers().get(header::CONTENT_TYPE).cloned();
-            Ok(response.map(|body| match is_refusal || stream.has_no_faults() {
+            response.map(|body| match is_refusal || stream.has_no_faults() {
                 true => FaultyBody::without_faults(body),
                 false => {
                     FaultyBody { body, faulty: Some(BodyFaultState::new(stream, content_type)) }
                 }
-            }))
+            })
         }
         RequestFault::Reject(error) => refused(error),
-        RequestFault::Drop => Err(InjectedDisconnect),
+        RequestFault::Drop => disconnect(),
         RequestFault::DropResponse => {
-            respond(service, request).await;
-            Err(InjectedDisconnect)
+            respond(service, peer, request).await;
+            disconnect()
         }
         RequestFault::ErrorAfterExecution(error) => {
-            respond(service, request).await;
+            respond(service, peer, request).await;
             refused(error)
         }
     }
+}
+
+/// In place of a response.
+fn disconnect() -> Response<FaultyBody> {
+    let mut response = Response::new(FaultyBody::without_faults(Body::from_bytes(Bytes::new())));
+    response.extensions_mut().insert(Disconnect);
+    response
 }
 
 /// A response body, perhaps with faults.

@@ -1,11 +1,13 @@
 //! The files of a data directory. `log-N` has the changes after revision N, `snapshot-N` the objects at it, `lock` is
 //! the lock file.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use loadmaster_serving::private_file;
 use prost::Message as _;
 
 use super::DataError;
@@ -48,19 +50,16 @@ impl DataDir {
     /// Creates the directory if necessary, and locks it.
     pub fn lock(path: &Path) -> Result<DataDir, DataError> {
         let mut builder = std::fs::DirBuilder::new();
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::DirBuilderExt as _;
-            // It contains Secrets.
-            builder.mode(0o700);
-        }
+        // It contains Secrets.
+        builder.mode(0o700);
         if !path.is_dir() {
             builder.recursive(true).create(path).map_err(io("creating the directory", path))?;
             let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
             sync_folder(parent.unwrap_or(Path::new(".")))?;
         }
+        private_file::check_directory(path).map_err(io("using the directory", path))?;
         let file = path.join("lock");
-        let lock = private().create(true).truncate(false).open(&file);
+        let lock = private_file::open_options().create(true).truncate(false).open(&file);
         let lock = lock.map_err(io("opening", &file))?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -108,7 +107,7 @@ impl DataDir {
         let path = self.file(LOG, revision);
         let mut bytes = MAGIC.to_vec();
         frame::append(&mut bytes, &Frame::head(revision, fingerprint).encode_to_vec());
-        let file = private().create(true).truncate(true).open(&path);
+        let file = private_file::open_options().create(true).truncate(true).open(&path);
         let mut file = file.map_err(io("creating", &path))?;
         file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(io("writing", &path))?;
         self.sync_names()?;
@@ -230,7 +229,7 @@ impl DataDir {
             }
         }
         if is_last {
-            let file = OpenOptions::new().write(true).open(&path);
+            let file = private_file::open_options().open(&path);
             let mut file = file.map_err(io("opening", &path))?;
             // The incomplete last write is removed; no client saw it.
             file.set_len(reader.at)
@@ -261,7 +260,11 @@ pub(super) fn write_snapshot(
     records: impl Iterator<Item = Record>,
 ) -> Result<u64, DataError> {
     let path = folder.join(UNFINISHED);
-    let file = private().create(true).truncate(true).open(&path).map_err(io("creating", &path))?;
+    let file = private_file::open_options()
+        .create(true)
+        .truncate(true)
+        .open(&path)
+        .map_err(io("creating", &path))?;
     let mut writer = SnapshotWriter { file, path, bytes: 0, buffer: MAGIC.to_vec() };
     writer.frame(&Frame::head(revision, fingerprint))?;
     let (mut batch, mut batch_bytes, mut n_objects) = (Vec::new(), 0, 0);
@@ -411,17 +414,6 @@ impl Reader {
     fn corrupt(&self, what: &str) -> DataError {
         DataError::Corrupt { path: self.path.clone(), at: self.frame_at, what: what.to_owned() }
     }
-}
-
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.write(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt as _;
-        options.mode(0o600);
-    }
-    options
 }
 
 fn io(doing: &'static str, path: &Path) -> impl Fn(std::io::Error) -> DataError {

@@ -22,12 +22,12 @@ impl ApiServer {
     /// 401 when the credentials are invalid, or missing where they are required.
     pub fn authenticate(
         &self,
-        certificate: Option<&User>,
+        certificate: Option<User>,
         path: &str,
         headers: &HeaderMap,
     ) -> Result<User, ApiError> {
         if let Some(user) = certificate {
-            return Ok(user.clone());
+            return Ok(user);
         }
         if let Some(token) = bearer(headers) {
             let user = self.token_user(token, &[]).map(|(user, _)| user);

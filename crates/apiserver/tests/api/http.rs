@@ -1,7 +1,7 @@
 //! The server behind real sockets on the loopback address: TLS, and who is who.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use loadmaster_apiserver::authentication::User;
@@ -10,6 +10,7 @@ use loadmaster_apiserver::http::{
 };
 use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, Clock, Options};
+use loadmaster_serving::ConnectionLimits;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -77,8 +78,8 @@ async fn ask(
 fn certificates_and_tokens_authenticate() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let pki = Arc::new(Pki::new(&["localhost"]).expect("certificates"));
-        let ann = pki.client("ann", "readers").expect("a certificate");
+        let pki = Arc::new(Pki::new(&["localhost"], jiff::Timestamp::now()).expect("certificates"));
+        let ann = pki.client("ann", "readers", jiff::Timestamp::now()).expect("a certificate");
         let server = server();
         server.tokens().add("secret", User::service_account("default", "robot"));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -103,6 +104,40 @@ fn certificates_and_tokens_authenticate() {
     });
 }
 
+/// The server's clock is not that of TLS: for the server a certificate ends while a connection lasts.
+#[test]
+fn a_certificate_that_has_ended_is_rejected_on_an_open_connection() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let (hours, now) = (Arc::new(AtomicI64::new(0)), jiff::Timestamp::now());
+        let passed = Arc::clone(&hours);
+        let server = server_with(Arc::new(move || {
+            now + jiff::SignedDuration::from_hours(passed.load(Ordering::Relaxed))
+        }));
+        let pki = Arc::new(Pki::new(&["localhost"], now).expect("certificates"));
+        let ann = pki.client("ann", "readers", now).expect("a certificate");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let serving = tokio::spawn(serve(listener, server, Some(Arc::clone(&pki))));
+        let stream = TcpStream::connect(address).await.expect("connects");
+        let name = ServerName::try_from("localhost").expect("a name");
+        let tls = connector(&pki, Some(&ann));
+        let mut stream = tls.connect(name, stream).await.expect("shakes hands");
+        let mut check = async |at_hours: i64, want: &str| {
+            hours.store(at_hours, Ordering::Relaxed);
+            stream.write_all(b"HEAD /api HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("writes");
+            let mut bytes = [0; 4096];
+            let n = stream.read(&mut bytes).await.expect("reads");
+            let text = String::from_utf8_lossy(&bytes[..n]).into_owned();
+            assert!(text.starts_with(want), "after {at_hours} h: {text}");
+        };
+        check(0, "HTTP/1.1 200").await;
+        check(7 * 24 - 1, "HTTP/1.1 200").await;
+        check(7 * 24 + 1, "HTTP/1.1 401").await;
+        serving.abort();
+    });
+}
+
 /// Sends bytes over a plain connection and returns what comes until the server closes it or is silent.
 async fn say(address: std::net::SocketAddr, text: impl AsRef<[u8]>) -> String {
     let mut stream = TcpStream::connect(address).await.expect("connects");
@@ -120,10 +155,12 @@ fn connections_and_requests_are_limited() {
         let bounds = HttpLimits {
             in_flight: 1,
             watches: 1,
-            header_bytes: 8_192,
-            header_time: Duration::from_millis(300),
+            connections: ConnectionLimits {
+                header_bytes_max: 8_192,
+                header_time_max: Duration::from_millis(300),
+                ..HttpLimits::default().connections
+            },
             body_time: Duration::from_millis(600),
-            ..HttpLimits::default()
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");

@@ -7,9 +7,8 @@
 //! If the disk fails or is too slow, or if the file reaches its maximum size, the recording ends; this is logged and shown in metrics.
 //! Scheduling continues.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
@@ -22,6 +21,7 @@ use loadmaster_engine::recording::{
     RecordingEndReason, RecordingHeader, RecordingWriter, encode_block, encode_preamble,
 };
 use loadmaster_engine::{Effect, EngineEvent, Now};
+use loadmaster_serving::private_file;
 
 use crate::LoadedConfig;
 use crate::metrics::Metrics;
@@ -122,8 +122,7 @@ impl Recording {
         header: &RecordingHeader,
         metrics: Arc<Metrics>,
     ) -> Result<Recording, RecordingError> {
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(0o600).open(path);
+        let file = private_file::open_options().create_new(true).open(path);
         let mut file =
             file.map_err(|source| RecordingError::Create { path: path.to_owned(), source })?;
         let first = encode_preamble(header);

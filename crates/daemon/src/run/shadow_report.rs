@@ -1,11 +1,11 @@
 //! `--shadow-report`: what a shadow has found, as a file, and as text at the end.
 
-use std::fs;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use loadmaster_engine::Now;
 use loadmaster_engine::engine::{ShadowComparison, ShadowSummary};
+use loadmaster_serving::private_file;
 
 /// How often the file is written.
 const PERIOD_NANOS: u64 = 30_000_000_000;
@@ -56,23 +56,16 @@ impl ShadowReport {
         let Some(path) = &self.path else { return };
         self.is_changed = false;
         let text = format!("{:#}\n", self.summary.to_json());
-        if let Err(error) = write_atomically(path, &text) {
+        if let Err(error) = private_file::replace_public(path, text) {
             tracing::error!(%error, file = %path.display(), "Failed to write the report of the shadow");
         }
     }
 }
 
-/// Readers see either the old or the new content.
-fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".tmp");
-    let unfinished = path.with_file_name(name);
-    fs::write(&unfinished, text)?;
-    fs::rename(&unfinished, path)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use loadmaster_api::Timestamp;
     use loadmaster_engine::MonoTime;
     use loadmaster_engine::engine::ShadowResult;

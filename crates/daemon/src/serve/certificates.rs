@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use loadmaster_serving::{private_file, set_validity};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -210,23 +210,17 @@ fn in_directory(directory: &Path, bind_address: IpAddr) -> Result<PairSource, Se
         let fail =
             |path: &Path, source| ServeError::File { path: path.display().to_string(), source };
         fs::create_dir_all(directory).map_err(|error| fail(directory, error))?;
-        fs::write(&chain, &pem.chain).map_err(|error| fail(&chain, error))?;
-        write_secret(&key, &pem.key).map_err(|error| fail(&key, error))?;
+        private_file::replace_public(&chain, &pem.chain).map_err(|error| fail(&chain, error))?;
+        private_file::replace(&key, None, &pem.key).map_err(|error| fail(&key, error))?;
         tracing::info!(cert = %chain.display(), key = %key.display(), "Generated self-signed cert");
     }
     Ok(PairSource::Files { chain, key })
 }
 
-/// Writes a file that only its owner can read (mode 0600).
-fn write_secret(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)?.write_all(bytes)
-}
+/// How long a self-signed certificate is valid, as upstream's.
+const DAYS: u32 = 365;
 
-/// A self-signed certificate for localhost, 127.0.0.1 and the bind address, valid for a year.
+/// A self-signed certificate for localhost, 127.0.0.1 and the bind address.
 fn self_signed(bind_address: IpAddr) -> Result<Pem, ServeError> {
     let fail = |error: rcgen::Error| ServeError::SelfSigned(error.to_string());
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
@@ -236,15 +230,7 @@ fn self_signed(bind_address: IpAddr) -> Result<Pem, ServeError> {
     let mut params = CertificateParams::new(names).map_err(fail)?;
     params.distinguished_name.push(DnType::CommonName, "localhost");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    // Valid since an hour ago, to allow for clock skew.
-    let date = |timestamp: jiff::Timestamp| {
-        let date = timestamp.to_zoned(jiff::tz::TimeZone::UTC).date();
-        let (month, day) = (date.month().unsigned_abs(), date.day().unsigned_abs());
-        rcgen::date_time_ymd(date.year().into(), month, day)
-    };
-    let now = jiff::Timestamp::now();
-    params.not_before = date(now - jiff::SignedDuration::from_hours(1));
-    params.not_after = date(now + jiff::SignedDuration::from_hours(366 * 24));
+    set_validity(&mut params, jiff::Timestamp::now(), DAYS);
     let key = KeyPair::generate().map_err(fail)?;
     let certificate = params.self_signed(&key).map_err(fail)?;
     Ok(Pem { chain: certificate.pem().into_bytes(), key: key.serialize_pem().into_bytes() })

@@ -79,6 +79,26 @@ fn requests_beyond_the_limit_wait_and_are_then_rejected() {
     });
 }
 
+/// A page of any site can send a POST without a preflight, through the browser of somebody who can reach the extender.
+#[test]
+fn web_pages_cannot_call_verbs() {
+    run(async {
+        let server = RunningServer::start(ExtenderServer::new().bind(|_| ()).version("1")).await;
+        let check = async |request: &str, header: &str, want: u16| {
+            let head = format!("{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}");
+            let length = if request.starts_with("POST") { BIND.len() } else { 0 };
+            let all = format!("{head}Content-Length: {length}\r\n\r\n{}", &BIND[..length]);
+            assert_eq!(server.send(&all).await.0, want, "{request} {header}");
+        };
+        check("POST /bind", "", 200).await;
+        check("POST /bind", "Origin: http://example.com\r\n", 403).await;
+        check("POST /bind", "Origin: null\r\n", 403).await;
+        check("OPTIONS /bind", "Origin: http://example.com\r\n", 405).await;
+        check("GET /version", "Origin: http://example.com\r\n", 200).await;
+        server.stop().await;
+    });
+}
+
 /// Requests in flight complete, also when their client has disconnected; new connections are refused.
 #[test]
 fn a_shutdown_completes_requests_in_flight() {

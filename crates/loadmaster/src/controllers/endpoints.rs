@@ -1,28 +1,21 @@
 //! The HTTP endpoints of `loadmaster controllers`: metrics and probes, without TLS, as those of scheduler-plugins.
 
-use std::convert::Infallible;
 use std::fmt::{self, Write as _};
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use loadmaster_client::leader_election::LeadershipStatus;
 use loadmaster_controllers::runner::{ControllerStats, RunnerStats};
+use loadmaster_serving::{ConnectionLimits, Incoming, Peer};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// The name of the Lease.
 pub(crate) const LEASE_NAME: &str = "sched-plugins-controllers";
-
-/// A client that sends its request more slowly is disconnected.
-const HEADER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// An address to listen on, as controller-runtime writes it: `:8080` for all addresses, `0` or nothing for none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,23 +61,12 @@ pub(super) async fn serve(
 ) -> io::Result<()> {
     let Some(address) = address.0 else { return Ok(()) };
     let listener = TcpListener::bind(address).await?;
-    tokio::spawn(async move {
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                // No file descriptors are left, for example.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            };
-            let state = state.clone();
-            let answer = service_fn(move |request: Request<Incoming>| {
-                let response = respond(request.method(), request.uri().path(), &state, handler);
-                async move { Ok::<_, Infallible>(response) }
-            });
-            let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME_MAX);
-            tokio::spawn(http.serve_connection(TokioIo::new(stream), answer));
-        }
-    });
+    let answer = move |_: Arc<Peer>, request: Request<Incoming>| {
+        let response = respond(request.method(), request.uri().path(), &state, handler);
+        async move { response }
+    };
+    let (limits, never) = (ConnectionLimits::default(), std::future::pending());
+    tokio::spawn(loadmaster_serving::serve(listener, || None, limits, answer, never));
     Ok(())
 }
 

@@ -2,14 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use loadmaster_apiserver::audit::{AuditLog, AuditPolicy};
 use loadmaster_apiserver::authentication::{SigningKey, read_token_file};
 use loadmaster_apiserver::authorization::AuthorizationMode;
 use loadmaster_apiserver::http::{HttpLimits, Pki};
-use loadmaster_apiserver::kubeconfig::kubeconfig;
 use loadmaster_apiserver::{AdmissionPlugins, ApiServer, ClusterOptions};
+use loadmaster_serving::private_file;
 
+use super::issued_kubeconfigs::{IssuedKubeconfigs, KubeconfigUser};
 use super::kubeconfig::{AllKubeconfigEntries, add, check};
 use super::{NAME, failed};
 use crate::exit::{CommandResult, Failure};
@@ -43,7 +44,8 @@ pub(crate) struct AccessArgs {
     /// Time to retain events; 0s retains them forever [default: 1h; 5m for the sample workload of `up`].
     #[arg(long, value_name = "TIME", value_parser = time_to_live)]
     event_ttl: Option<SignedDuration>,
-    /// File to which one line per request is written [default: no audit log].
+    /// File to which one line per request is written [default: no audit log]. A new file can be read only by its owner; a symbolic link is
+    /// rejected.
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
     /// File with an audit.k8s.io/v1 Policy that selects the requests to log, with the levels None and Metadata [default: all requests].
@@ -63,14 +65,14 @@ enum ModeArg {
 }
 
 /// A parsed `--kubeconfig-as`.
-struct KubeconfigUser<'a> {
+struct KubeconfigFlag<'a> {
     user: &'a str,
     group: &'a str,
     path: &'a Path,
 }
 
-impl KubeconfigUser<'_> {
-    fn parse(given: &str) -> CommandResult<KubeconfigUser<'_>> {
+impl KubeconfigFlag<'_> {
+    fn parse(given: &str) -> CommandResult<KubeconfigFlag<'_>> {
         let parts = given
             .split_once('=')
             .filter(|(user, path)| !user.is_empty() && !user.starts_with('/') && !path.is_empty());
@@ -80,7 +82,7 @@ impl KubeconfigUser<'_> {
             ))
         })?;
         let (user, group) = user.split_once('/').unwrap_or((user, ""));
-        Ok(KubeconfigUser { user, group, path: Path::new(path) })
+        Ok(KubeconfigFlag { user, group, path: Path::new(path) })
     }
 }
 
@@ -136,7 +138,7 @@ impl AccessArgs {
         &self,
         server: &ApiServer,
         pki: &Pki,
-        url: &str,
+        issued: &IssuedKubeconfigs,
         stay: bool,
     ) -> CommandResult<AllKubeconfigEntries> {
         if let Some(path) = &self.token_auth_file {
@@ -148,11 +150,10 @@ impl AccessArgs {
         }
         let mut entries = AllKubeconfigEntries::default();
         for given in &self.kubeconfig_as {
-            let KubeconfigUser { user, group, path } = KubeconfigUser::parse(given)?;
-            let identity =
-                pki.client(user, group).map_err(|error| failed("setting up TLS", &error))?;
+            let KubeconfigFlag { user, group, path } = KubeconfigFlag::parse(given)?;
             let name = context_of(user);
-            let config = kubeconfig(&name, url, pki.ca_certificate_pem(), &identity);
+            let who = KubeconfigUser { user, group, name: &name };
+            let config = issued.issue(who, path, Timestamp::now())?;
             entries.push(add(path, &name, &config, stay)?);
         }
         server
@@ -164,7 +165,7 @@ impl AccessArgs {
     /// Checks that all users of --kubeconfig-as can be added to their kubeconfig files.
     pub fn check_kubeconfigs(&self) -> CommandResult<()> {
         self.kubeconfig_as.iter().try_for_each(|given| {
-            let KubeconfigUser { user, path, .. } = KubeconfigUser::parse(given)?;
+            let KubeconfigFlag { user, path, .. } = KubeconfigFlag::parse(given)?;
             check(path, &context_of(user))
         })
     }
@@ -194,7 +195,7 @@ impl AccessArgs {
             Some(path) => AuditPolicy::read(&read(path)?)
                 .map_err(|error| failed(&format!("reading {}", path.display()), &error))?,
         };
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        let file = private_file::open_options().create(true).append(true).open(path);
         let file = file.map_err(|error| failed(&format!("writing {}", path.display()), &error))?;
         Ok(Some(AuditLog::new(policy, Box::new(file))))
     }

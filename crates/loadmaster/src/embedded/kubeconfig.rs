@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use loadmaster_api::document::{Document, DocumentFormat, FieldPath as Field, LocatedError};
+use loadmaster_serving::private_file;
 use loadmaster_stdx::ErrorChain;
 use serde_json::{Value, json};
 
-use super::{cannot_write, failed, private_file};
+use super::{cannot_write, failed};
 use crate::exit::{CommandResult, Failure, print_to_stderr};
 use crate::input::CONFIG_BYTES_MAX;
 
@@ -108,6 +109,23 @@ pub(super) fn add(
     })
 }
 
+/// Replaces the user of entries that were added, for example by one with a new certificate. Entries that belong to another server by now
+/// are left alone.
+///
+/// # Errors
+///
+/// As [`add`].
+pub(super) fn renew_user(path: &Path, name: &str, ours: &Value) -> CommandResult<()> {
+    let _lock = FileLock::take(path)?;
+    let mut found = read(path)?;
+    let at = position(&found.config, "clusters", name);
+    if at.is_none_or(|at| found.config["clusters"][at] != ours["clusters"][0]) {
+        return Ok(());
+    }
+    merge(&mut found.config, &json!({"users": ours["users"]}));
+    found.write().map_err(|error| cannot_write(path, &error))
+}
+
 /// A kubeconfig as YAML.
 pub(super) fn yaml(config: &Value) -> io::Result<String> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
@@ -122,6 +140,7 @@ pub(super) fn yaml(config: &Value) -> io::Result<String> {
 fn read(path: &Path) -> CommandResult<KubeconfigFile> {
     let shown = path.display().to_string();
     let reading = |error: &io::Error| failed(&format!("reading {shown}"), error);
+    private_file::check_link(path).map_err(|error| reading(&error))?;
     let link = match fs::symlink_metadata(path) {
         Ok(link) => link,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

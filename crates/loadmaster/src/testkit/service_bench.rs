@@ -38,7 +38,7 @@ use super::{BenchResult, bench_error};
 pub struct ServiceTestBench {
     handle: ServiceHandle,
     control: ServiceHandleControl,
-    _server: JoinSet<std::io::Result<()>>,
+    _server: JoinSet<()>,
 }
 
 impl ServiceTestBench {

@@ -25,5 +25,6 @@ mod post_filter_plugin;
 mod process;
 mod replay;
 mod running_scheduler;
+mod security;
 mod service_client;
 mod up;

@@ -182,6 +182,10 @@ pub fn wait_until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
 pub struct Running(Child);
 
 impl Running {
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     pub fn signal(&self, name: &str) {
         let sent =
             Command::new("kill").args([&format!("-{name}"), &self.0.id().to_string()]).status();

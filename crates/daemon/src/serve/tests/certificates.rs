@@ -1,5 +1,6 @@
 //! Client certificates and serving certificates.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
@@ -205,10 +206,19 @@ async fn a_self_signed_certificate_is_stored_in_cert_dir() {
     let second = serve(&[&flag], |_| ()).await;
     assert_eq!(der(connect(&second, "localhost", b"http/1.1", None).await), made);
     second.shutdown().await;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        let key = std::fs::metadata(directory.0.join("kube-scheduler.key")).unwrap();
-        assert_eq!(key.permissions().mode() & 0o777, 0o600);
-    }
+    let key = std::fs::metadata(directory.0.join("kube-scheduler.key")).unwrap();
+    assert_eq!(key.permissions().mode() & 0o777, 0o600);
+}
+
+/// Where a key is written, somebody else may have created a symbolic link.
+#[tokio::test]
+async fn a_symbolic_link_in_cert_dir_is_replaced() {
+    let directory = TempDirectory::new("linked");
+    let target = directory.write("target", "untouched");
+    std::os::unix::fs::symlink(&target, directory.0.join("kube-scheduler.key")).unwrap();
+    let server = serve(&[&format!("--cert-dir={}", directory.0.display())], |_| ()).await;
+    server.shutdown().await;
+    assert_eq!(std::fs::read_to_string(target).unwrap(), "untouched");
+    let key = std::fs::symlink_metadata(directory.0.join("kube-scheduler.key")).unwrap();
+    assert!(key.is_file() && key.permissions().mode() & 0o777 == 0o600, "{key:?}");
 }
