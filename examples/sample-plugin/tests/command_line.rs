@@ -93,7 +93,7 @@ fn the_program_answers_under_its_own_name() {
         assert!(!help.contains("loadmaster ") && help.ends_with("exit 0\n"), "{args:?}: {help}");
     }
     let script = folder.run(NAME, &["completion", "bash"]);
-    let registered = format!("-o default {NAME}\n");
+    let registered = format!("-F _clap_complete_{} {NAME}\n", NAME.replace('-', "_"));
     assert!(script.contains(&registered) && script.ends_with("exit 0\n"), "{script}");
 }
 
