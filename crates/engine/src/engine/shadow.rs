@@ -44,8 +44,9 @@ const DELAY_NANOS: u64 = 2_000_000_000;
 /// Mismatches are examined together, because going back to an earlier state costs more than a comparison there.
 const PERIOD_NANOS: u64 = 250_000_000;
 
-/// The maximum number of evaluations at a time. At 5,000 nodes they take some 200 ms.
-const N_TABLES_PER_PERIOD: usize = 1000;
+/// The maximum number of nodes that are evaluated at a time, in at least so many evaluations. At 5,000 nodes they take some 200 ms.
+const N_NODES_PER_PERIOD: usize = 5_000_000;
+const N_TABLES_PER_PERIOD_MIN: usize = 1000;
 
 /// The maximum number of mismatches that wait.
 const N_WAITING_MAX: usize = 4096;
@@ -205,7 +206,8 @@ impl Engine {
             return;
         }
         let node_order = self.world.nodes().node_tree().rows();
-        let mut n_left = N_TABLES_PER_PERIOD;
+        let mut n_left =
+            (N_NODES_PER_PERIOD / node_order.len().max(1)).max(N_TABLES_PER_PERIOD_MIN);
         let Engine { world, profiles, shadow: Shadow { history, sizes, .. }, .. } = self;
         let mut trial = Trial::new(world);
         let mut position = history.end();

@@ -89,8 +89,11 @@ impl HistoryEntry {
         let Step::Placed { pod: other, pending_since: Some(other_since) } = &self.step else {
             return None;
         };
-        if self.call < since || *other_since > bound_in {
-            return Some(self.call < since);
+        if self.call < since {
+            return Some(true);
+        }
+        if *other_since > bound_in {
+            return Some(false);
         }
         let key = |priority: i32, since: u64| (std::cmp::Reverse(priority), since);
         Some(key(other.template.priority(), *other_since) < key(priority, since))

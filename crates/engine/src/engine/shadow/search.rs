@@ -21,8 +21,11 @@ pub(super) const N_STEPS: usize = 1024;
 const N_NEAR_STATES: usize = 32;
 const STATE_STRIDE: usize = 64;
 
-/// In how many states after each near step the pod may have been taken from the queue, before and after the binding.
-const N_QUEUE_STATES: usize = 16;
+/// In at least so many states in the order of the queue a choice is looked for. In a small cluster, where a state is evaluated fast, it is
+/// looked for in more: as many as evaluate so many nodes.
+const N_QUEUE_STATES_MIN: usize = 32;
+const N_QUEUE_STATES_MAX: usize = 512;
+const N_NODES_IN_QUEUE_STATES: usize = 150_000;
 
 /// How many single steps are moved, before and after the binding.
 const N_MOVES_MAX: usize = 24;
@@ -33,8 +36,8 @@ const N_SAMPLES_MAX: usize = 4;
 /// How many of the best nodes a trace has.
 const N_BEST_NODES: usize = 3;
 
-/// How many evaluations one search may take.
-const N_TABLES_MAX: usize = 200;
+/// How many evaluations one search may take, without those in the order of the queue.
+const N_TABLES_MAX: usize = 170;
 
 /// The bound pod, and how kube-scheduler would decide it.
 pub(super) struct Mismatch<'a> {
@@ -89,7 +92,8 @@ impl<'a> Search<'a> {
         world: &mut World,
         among: Option<&[NodeRow]>,
     ) -> Result<ScoreTable, SearchEnd> {
-        let Some(n_left) = self.n_left.checked_sub(1).filter(|_| self.n_tables < N_TABLES_MAX)
+        let n_tables_max = N_TABLES_MAX + self.n_queue_states_max();
+        let Some(n_left) = self.n_left.checked_sub(1).filter(|_| self.n_tables < n_tables_max)
         else {
             return Err(SearchEnd::Exhausted);
         };
@@ -206,7 +210,7 @@ impl<'a> Search<'a> {
         if let Some(found) = self.in_later_queue_states(trial, loss)? {
             return Ok(Some(found));
         }
-        let moved = self.with_moved_steps(trial)?;
+        let moved = self.with_moved_steps(trial, sized, queue_order.as_ref())?;
         Ok(moved.then(|| by_order(OrderOf::Bindings)))
     }
 
@@ -230,17 +234,24 @@ impl<'a> Search<'a> {
         differs
     }
 
+    /// How many states in the order of the queue are evaluated.
+    fn n_queue_states_max(&self) -> usize {
+        let n_nodes = self.mismatch.node_order.len().max(1);
+        (N_NODES_IN_QUEUE_STATES / n_nodes).clamp(N_QUEUE_STATES_MIN, N_QUEUE_STATES_MAX)
+    }
+
     /// The states in which kube-scheduler took the pods around the binding from its queue: a pod that had to be tried again was decided among
     /// pods that are younger than it.
     fn in_later_queue_states(&mut self, trial: &mut Trial<'_>, loss: &Option<ScoreLoss>) -> Found {
         let start = trial.checkpoint();
         let Mismatch { since, before, after, .. } = &self.mismatch;
-        let near = |entries: &[&HistoryEntry]| -> Vec<u64> {
+        let n_max = self.n_queue_states_max();
+        let younger = |entries: &[&HistoryEntry]| -> Vec<u64> {
             let pending_since = entries.iter().filter_map(|entry| entry.step.pending_since());
-            pending_since.filter(|it| it > since).take(N_QUEUE_STATES).collect()
+            pending_since.filter(|it| it > since).take(n_max / 2).collect()
         };
-        let mut taken_in = near(before);
-        taken_in.extend(near(after));
+        let mut taken_in = younger(before);
+        taken_in.extend(younger(after));
         taken_in.sort_unstable();
         taken_in.dedup();
         for call in taken_in.into_iter().rev() {
@@ -299,27 +310,35 @@ impl<'a> Search<'a> {
 
     /// Whether the choice is a best one if single steps came in another order than the bindings, or than the pods in the queue. The trial is in
     /// the state in which the binding arrived.
-    fn with_moved_steps(&mut self, trial: &mut Trial<'_>) -> Result<bool, SearchEnd> {
+    fn with_moved_steps(
+        &mut self,
+        trial: &mut Trial<'_>,
+        arrived: &ScoreTable,
+        queue_order: Option<&ScoreTable>,
+    ) -> Result<bool, SearchEnd> {
         let start = trial.checkpoint();
-        let mut is_found = self.move_steps(trial)?;
+        let mut is_found = self.move_steps(trial, arrived)?;
         trial.undo_to(start);
-        if !is_found && self.apply_queue_order(trial, self.mismatch.since) {
-            is_found = self.move_steps(trial)?;
+        if let Some(table) = queue_order.filter(|_| !is_found) {
+            self.apply_queue_order(trial, self.mismatch.since);
+            is_found = self.move_steps(trial, table)?;
             trial.undo_to(start);
         }
         Ok(is_found)
     }
 
-    /// Moves the nearest steps to the other side of the decision, one after another, and keeps each move with which nodes are better by fewer
-    /// points in all.
-    fn move_steps(&mut self, trial: &mut Trial<'_>) -> Result<bool, SearchEnd> {
+    /// Moves steps to the other side of the decision, one after another, and keeps each move with which nodes are better by fewer points in all.
+    fn move_steps(
+        &mut self,
+        trial: &mut Trial<'_>,
+        before: &ScoreTable,
+    ) -> Result<bool, SearchEnd> {
         let row = self.mismatch.row;
-        let mut table = self.table(trial.world_mut(), None)?;
-        let mut n_points = table.n_points_better_than(row);
-        for entry in self.movable_steps(trial, &table) {
+        let mut n_points = before.n_points_better_than(row);
+        for entry in self.movable_steps(trial, before) {
             let before = trial.checkpoint();
             let is_removed = entry.step.toggle(trial);
-            table = self.table(trial.world_mut(), None)?;
+            let table = self.table(trial.world_mut(), None)?;
             if table.n_best_with(row).is_some() {
                 return Ok(true);
             }
@@ -339,22 +358,35 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// The nearest steps on both sides of the binding, those on the chosen node and on better ones first.
+    /// The steps that are moved: first those on the chosen node and on better ones, then those of pods with the same labels, which count for
+    /// its constraints, then others; of each the nearest.
     fn movable_steps(&self, trial: &Trial<'_>, table: &ScoreTable) -> Vec<&'a HistoryEntry> {
-        let Mismatch { row, before, after, .. } = &self.mismatch;
+        let Mismatch { pod, row, before, after, .. } = &self.mismatch;
         let total = table.index_of(*row).map(|at| table.totals[at]);
-        let is_near = |entry: &&&HistoryEntry| entry.step.pod().is_some();
-        let near = |entries: &[&'a HistoryEntry]| -> Vec<&'a HistoryEntry> {
-            entries.iter().filter(is_near).take(N_MOVES_MAX).copied().collect()
-        };
-        let mut steps = near(before);
-        steps.extend(near(after));
-        steps.sort_by_key(|entry| {
-            let on = trial.nodes().row(entry.step.node());
+        let matters = |node: &Str| {
+            let on = trial.nodes().row(node);
             let at = on.and_then(|on| table.index_of(on));
-            on != Some(*row) && at.is_none_or(|at| Some(table.totals[at]) <= total)
+            on == Some(*row) || at.is_some_and(|at| Some(table.totals[at]) > total)
+        };
+        let labels = |pod: &PodInfo| (pod.template.namespace.clone(), pod.template.labels.clone());
+        let own_labels = labels(pod);
+        let sides = [before, after].map(|entries| {
+            let mut ranked: Vec<(u8, &'a HistoryEntry)> = Vec::new();
+            for entry in entries {
+                let Some(other) = entry.step.pod() else { continue };
+                let rank = match matters(entry.step.node()) {
+                    true => 0,
+                    false => 1 + u8::from(labels(other) != own_labels),
+                };
+                ranked.push((rank, entry));
+            }
+            ranked.sort_by_key(|(rank, _)| *rank);
+            ranked.truncate(N_MOVES_MAX);
+            ranked
         });
-        steps
+        let mut ranked = sides.concat();
+        ranked.sort_by_key(|(rank, _)| *rank);
+        ranked.into_iter().map(|(_, entry)| entry).collect()
     }
 
     /// Whether the choice is a best one with another size of one of the pod's images.
