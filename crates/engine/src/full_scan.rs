@@ -212,7 +212,9 @@ impl FullScan {
     }
 
     fn drop_infeasible_classes(&mut self, evaluator: &Evaluator) {
-        if self.table.feasible.iter().all(|feasible| *feasible) {
+        // The classes of rows that are not in the set have no members.
+        let mut classes = self.table.feasible.iter().zip(&self.table.rows);
+        if classes.all(|(feasible, n_rows)| *feasible || *n_rows == 0) {
             return;
         }
         if evaluator.class_key_len() == 0 {
