@@ -16,7 +16,7 @@ use crate::evaluate::row_classes::RowClasses;
 use crate::evaluate::row_results::RowResults;
 use crate::guard::{self, ExtensionPoint};
 use crate::profile::Profile;
-use crate::score_index::ScoreIndex;
+use crate::score_index::{IndexedRows, ScoreIndex, SharedRowIndex};
 
 /// The id of a combination of keys; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -103,6 +103,8 @@ pub(crate) struct CachedEvaluation {
     row_results: usize,
     /// The classes of its rows, in [`EvaluationCache::row_classes`].
     row_classes: usize,
+    /// Its shared index of rows, in [`EvaluationCache::row_indexes`].
+    row_index: usize,
     /// When the first of the keys was prepared.
     prepared_at: u64,
 }
@@ -141,8 +143,17 @@ pub(crate) struct EvaluationCache {
     row_results: SharedByKeys<RowResults>,
     /// By the keys of the plugins that divide rows into classes.
     row_classes: SharedByKeys<RowClasses>,
+    /// By the keys of all plugins that a shared index depends on, or what their uncounted results depend on.
+    row_indexes: SharedByKeys<SharedRowIndex>,
+    /// Ids of what uncounted results depend on, by plugin.
+    uncounted: Map<(usize, EvaluatorKey), KeyId>,
+    /// What evaluators were prepared before this change is not valid any more, nor are these ids.
+    uncounted_since: u64,
     last_id: u64,
 }
+
+/// Maximum number of ids of uncounted results; plugins have a few each.
+const UNCOUNTED_MAX: usize = 1 << 12;
 
 impl EvaluationCache {
     pub fn new(profile: &Profile) -> EvaluationCache {
@@ -155,6 +166,9 @@ impl EvaluationCache {
             cached: Map::default(),
             row_results: SharedByKeys::default(),
             row_classes: SharedByKeys::default(),
+            row_indexes: SharedByKeys::default(),
+            uncounted: Map::default(),
+            uncounted_since: 0,
             last_id: 0,
         }
     }
@@ -175,21 +189,41 @@ impl EvaluationCache {
         Some((*id, self.cached.get(id)?))
     }
 
-    pub fn get_mut(&mut self, id: CombinationId) -> Option<&mut CachedEvaluation> {
-        self.cached.get_mut(&id)
+    /// The score index of a combination, if there is one.
+    pub fn indexed(&mut self, id: CombinationId) -> Option<IndexedRows<'_>> {
+        let cached = self.cached.get_mut(&id)?;
+        let shared = self.row_indexes.get_mut(cached.row_index)?;
+        IndexedRows::new(&cached.evaluator, shared, cached.index.as_mut()?)
     }
 
-    /// The same with its row results.
-    pub fn with_row_results(
+    /// The score index of a pod's combination, if there is one and nothing changed since it was last updated.
+    pub fn up_to_date_index(&mut self, world: &World, pod: &PodInfo) -> Option<IndexedRows<'_>> {
+        let (_, id) = *self.by_template.get(&pod.template.id)?;
+        let is_up_to_date = self.cached.get(&id)?.checked_at == world.next_change_seq();
+        is_up_to_date.then(|| self.indexed(id)).flatten()
+    }
+
+    /// Drops the score index of a combination, and the shared one.
+    pub fn drop_index(&mut self, id: CombinationId) {
+        let Some(cached) = self.cached.get_mut(&id) else { return };
+        cached.index = None;
+        if let Some(shared) = self.row_indexes.get_mut(cached.row_index) {
+            shared.drop_index();
+        }
+    }
+
+    /// A cached evaluation with its row results and its shared index of rows.
+    pub fn with_row_index(
         &mut self,
         id: CombinationId,
-    ) -> Option<(&mut CachedEvaluation, &mut RowResults)> {
+    ) -> Option<(&mut CachedEvaluation, &mut RowResults, &mut SharedRowIndex)> {
         let cached = self.cached.get_mut(&id)?;
         let results = self.row_results.get_mut(cached.row_results)?;
-        Some((cached, results))
+        let shared = self.row_indexes.get_mut(cached.row_index)?;
+        Some((cached, results, shared))
     }
 
-    /// The same with the classes of its rows.
+    /// A cached evaluation with the classes of its rows.
     pub fn with_row_classes(
         &mut self,
         id: CombinationId,
@@ -260,7 +294,8 @@ impl EvaluationCache {
             let known = self.prepared.get(key);
             let result = known.map_or(Prepared::PerNode, |known| known.result.clone());
             let counters = known.into_iter().flat_map(|known| known.counters.iter().copied());
-            evaluator.add(profile, *plugin, *usage, result, counters.collect());
+            let cx = EvaluatorCx { world, states };
+            evaluator.add(profile, cx, *plugin, *usage, result, counters.collect());
         }
         let mut prepared_at = world.next_change_seq();
         for key in &keys {
@@ -275,6 +310,7 @@ impl EvaluationCache {
         let checked_at = world.next_change_seq();
         let row_results = self.acquire_row_results(&evaluator, &keys);
         let row_classes = self.acquire_row_classes(&evaluator, &keys);
+        let row_index = self.acquire_row_index(world, &evaluator, &keys);
         let cached = CachedEvaluation {
             evaluator,
             index: None,
@@ -283,6 +319,7 @@ impl EvaluationCache {
             keys,
             row_results,
             row_classes,
+            row_index,
             prepared_at,
         };
         self.cached.insert(id, cached);
@@ -304,6 +341,33 @@ impl EvaluationCache {
     fn acquire_row_classes(&mut self, evaluator: &Evaluator, keys: &[KeyId]) -> usize {
         let keys = self.keys_of(keys, |plugin| evaluator.has_class_key_of(plugin));
         self.row_classes.acquire(keys, RowClasses::default)
+    }
+
+    /// The shared index of rows of a combination.
+    fn acquire_row_index(&mut self, world: &World, evaluator: &Evaluator, keys: &[KeyId]) -> usize {
+        let valid_since = world.evaluators_valid_since();
+        if self.uncounted_since != valid_since || self.uncounted.len() > UNCOUNTED_MAX {
+            self.uncounted.clear();
+            self.uncounted_since = valid_since;
+        }
+        let mut shared = Vec::with_capacity(keys.len());
+        for (plugin, uncounted) in evaluator.shared_parts() {
+            let id = match uncounted {
+                None => self.usages.iter().zip(keys).find(|((it, _), _)| *it == plugin).map(|it| *it.1),
+                Some(key) => {
+                    let key = (plugin, key.clone());
+                    let known = self.uncounted.get(&key).copied();
+                    Some(known.unwrap_or_else(|| {
+                        self.last_id += 1;
+                        let id = KeyId(self.last_id);
+                        self.uncounted.insert(key, id);
+                        id
+                    }))
+                }
+            };
+            shared.extend(id);
+        }
+        self.row_indexes.acquire(shared.into(), SharedRowIndex::default)
     }
 
     /// The keys of these plugins.
@@ -367,6 +431,7 @@ impl EvaluationCache {
         let Some(cached) = self.cached.remove(&id) else { return };
         self.row_results.release(cached.row_results);
         self.row_classes.release(cached.row_classes);
+        self.row_indexes.release(cached.row_index);
         if self.combinations.get(&cached.keys) == Some(&id) {
             self.combinations.remove(&cached.keys);
         }

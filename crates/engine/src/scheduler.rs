@@ -40,7 +40,7 @@ use crate::guard::{self, PluginPanic};
 use crate::node_sampling::{NodeSampling, RotatingNodeOrder};
 use crate::profile::Profile;
 use crate::row_names::RowNames;
-use crate::score_index::ScoreIndex;
+use crate::score_index::{IndexLimits, ScoreIndex};
 use feasible_nodes::other_rows;
 
 /// Maximum number of rows in all score indexes together; about 20 bytes each.
@@ -230,13 +230,13 @@ impl Scheduler {
             Ok(Search::PerNode) => Err(ScoreOutOfRange),
             Ok(Search::Scan) => self.full_scan.select_node(&mut self.rng),
             Ok(Search::Index(id)) => {
-                let (states, rng) = (&self.states, &mut self.rng);
-                let Some(cached) = self.cache.get_mut(id) else { return Decision::Unschedulable };
-                let Some(index) = &mut cached.index else { return Decision::Unschedulable };
-                let selected =
-                    index.select_node(&cached.evaluator, EvaluatorCx { world, states }, rng);
+                let cx = EvaluatorCx { world, states: &self.states };
+                let Some(mut index) = self.cache.indexed(id) else {
+                    return Decision::Unschedulable;
+                };
+                let selected = index.select_node(cx, &mut self.rng);
                 if selected.is_err() {
-                    cached.index = None;
+                    self.cache.drop_index(id);
                 }
                 selected
             }
@@ -453,9 +453,8 @@ impl Scheduler {
             Ok(Search::Scan) => self.full_scan.total_scores(),
             Ok(Search::Index(id)) => {
                 let cx = EvaluatorCx { world, states: &self.states };
-                let Some(cached) = self.cache.get_mut(id) else { return Vec::new() };
-                let Some(index) = &mut cached.index else { return Vec::new() };
-                index.total_scores(&cached.evaluator, cx).map(Iterator::collect)
+                let Some(mut index) = self.cache.indexed(id) else { return Vec::new() };
+                index.total_scores(cx).map(Iterator::collect)
             }
         };
         totals.unwrap_or_else(|ScoreOutOfRange| {
@@ -531,35 +530,42 @@ impl Scheduler {
         self.cache.evict_least_recently_used(max, world);
         let found = self.cache.find_or_prepare(&self.profile, world, &self.states, pod);
         let (id, is_new) = found.map_err(|failure| Decision::Failed(failure.to_string()))?;
-        // The next pod with these keys makes the index worth its while.
-        self.update(id, world, may_index && !is_new);
+        self.update(id, world, may_index, is_new);
         Ok(id)
     }
 
-    fn update(&mut self, id: CombinationId, world: &World, may_index: bool) {
+    fn update(&mut self, id: CombinationId, world: &World, may_index: bool, is_new: bool) {
         let n_decisions = self.n_decisions;
         let cx = EvaluatorCx { world, states: &self.states };
-        let Some((cached, results)) = self.cache.with_row_results(id) else { return };
-        let worth = world.nodes().n_rows() / ROWS_PER_CHANGE;
-        let worth = worth.clamp(CHANGES_MIN, CHANGES_MAX) as u64;
+        let Some((cached, results, shared)) = self.cache.with_row_index(id) else { return };
+        let n_rows = world.nodes().n_rows();
+        let limit = |rows: usize| rows.clamp(CHANGES_MIN, CHANGES_MAX) as u64;
+        let limits = IndexLimits {
+            changes: limit(n_rows / ROWS_PER_CHANGE),
+            counted_changes: limit(n_rows),
+        };
         let behind = world.next_change_seq() - cached.checked_at;
         cached.used = n_decisions;
         cached.checked_at = world.next_change_seq();
-        let is_incremental =
-            cached.evaluator.per_node_plugins.is_empty() && cached.evaluator.rejected.is_none();
-        if !may_index || !is_incremental || behind > worth {
+        let evaluator = &cached.evaluator;
+        let is_incremental = evaluator.per_node_plugins.is_empty() && evaluator.rejected.is_none();
+        let counts_pods = evaluator.counts_pods();
+        if !may_index || !is_incremental || counts_pods && behind > limits.counted_changes {
             cached.index = None;
             return;
         }
-        if cached.index.is_none() && behind > worth / 2 {
+        // The next pod with these keys makes an index worth its while.
+        let has_index = shared.refresh(evaluator, results, cx, limits, !is_new);
+        let is_worth_while =
+            !counts_pods || !is_new && behind <= limits.counted_changes / 2 || cached.index.is_some();
+        if !has_index || !is_worth_while {
+            cached.index = None;
             return;
         }
-        results.catch_up(cx);
-        let evaluator = &cached.evaluator;
         let caught_up =
-            cached.index.as_mut().is_some_and(|index| index.catch_up(evaluator, results, cx));
+            cached.index.as_mut().is_some_and(|index| index.catch_up(evaluator, shared, cx));
         if !caught_up {
-            cached.index = Some(ScoreIndex::new(evaluator, results, cx));
+            cached.index = Some(ScoreIndex::new(evaluator, shared, cx));
         }
     }
 

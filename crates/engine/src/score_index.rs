@@ -1,105 +1,154 @@
 //! The score index of one combination of keys: feasible rows by class and score, updated from the world's change log.
+//!
+//! Most of it is a [`RowIndex`] that combinations share. Each has for itself only the [`CountedRows`].
+
+mod counted_rows;
+mod row_index;
 
 use std::sync::Arc;
 
-use loadmaster_framework::incremental::{ClassKey, RowDependency, ScoreOutOfRange};
-use loadmaster_framework::topology_counter::TopologyCounterSet;
-use loadmaster_framework::world::WorldChange;
+use loadmaster_framework::incremental::ScoreOutOfRange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
 use loadmaster_stdx::Rng;
 
 use crate::decision::Decision;
 use crate::evaluate::incremental::{ClassTable, Evaluator};
-use crate::evaluate::row_results::{RowResults, weighted_sum};
-use crate::evaluate::score_buckets::ScoreBuckets;
-use crate::guard::ExtensionPoint;
+use crate::evaluate::row_results::RowResults;
+use crate::evaluate::score_buckets::{self, TopBucket};
 use crate::row_names::{FeasibleNodes, RowNames};
+use counted_rows::CountedRows;
+pub(crate) use row_index::RowIndex;
 
-/// The feasible rows of pods with equal keys, by class and score.
-pub(crate) struct ScoreIndex {
-    buckets: ScoreBuckets,
-    table: ClassTable,
-    /// 1 where the row passes the filters that depend only on the node object.
-    node_passes: Vec<u8>,
-    /// The part of the row-local score that depends only on the node object; empty if it is 0 for every row.
-    node_score: Vec<i64>,
-    /// `Err` if such a score was out of range since the index was built.
-    node_scores: Result<(), ScoreOutOfRange>,
-    /// The same for the scores that depend on pods.
-    pod_scores: Result<(), ScoreOutOfRange>,
-    /// Sequence number of the first change that is not applied yet.
-    cursor: u64,
-    key: ClassKey,
-    /// The feasible nodes for a set of feasible classes, cached until a row is added, is removed, or changes its class.
-    feasible_nodes: Option<(Vec<bool>, Arc<FeasibleNodes>)>,
+/// A row index that combinations of keys share.
+#[derive(Default)]
+pub(crate) struct SharedRowIndex {
+    index: Option<RowIndex>,
+    /// Number of times that an index was built here.
+    n_built: u64,
+    /// Sequence number of the world's changes when it was last asked for.
+    checked_at: u64,
 }
 
+/// When an index is worth building, and updating.
+#[derive(Clone, Copy)]
+pub(crate) struct IndexLimits {
+    /// The shared index is not updated over more changes than this, and not built over more than half of them.
+    pub changes: u64,
+    /// The same for counted rows, most of whose changes cost next to nothing.
+    pub counted_changes: u64,
+}
+
+impl SharedRowIndex {
+    /// Drops the index, for example because a score is out of range.
+    pub fn drop_index(&mut self) {
+        self.index = None;
+    }
+
+    /// Brings the index up to date, and builds it if `may_build` and that is worth while; returns whether there is one. There is no index
+    /// after a score was out of range.
+    pub fn refresh(
+        &mut self,
+        evaluator: &Evaluator,
+        results: &mut RowResults,
+        cx: EvaluatorCx<'_>,
+        limits: IndexLimits,
+        may_build: bool,
+    ) -> bool {
+        let next = cx.world.next_change_seq();
+        let behind = next - self.checked_at;
+        self.checked_at = next;
+        if behind > limits.changes {
+            self.index = None;
+        }
+        if self.index.is_none() && (!may_build || behind > limits.changes / 2) {
+            return false;
+        }
+        results.catch_up(cx);
+        let index = self.index.as_mut();
+        if !index.is_some_and(|it| it.catch_up(evaluator, results, cx, limits.changes)) {
+            self.index = Some(RowIndex::new(evaluator, results, cx));
+            self.n_built += 1;
+        }
+        true
+    }
+}
+
+/// What a score index has for itself.
+pub(crate) struct ScoreIndex {
+    /// `None` if classes do not depend on counters.
+    counted: Option<CountedRows>,
+    /// [`SharedRowIndex::n_built`] of the index that it belongs to.
+    n_built: u64,
+    /// Sequence number of the first change that is not applied yet.
+    cursor: u64,
+    /// The feasible nodes that were found last.
+    feasible_nodes: Option<(FeasibleRowsKey, Arc<FeasibleNodes>)>,
+}
+
+/// For equal values of this the same rows are feasible: numbers of changes of classes, and which classes are feasible.
+type FeasibleRowsKey = (u64, u64, Vec<bool>);
+
 impl ScoreIndex {
-    /// Builds the index from all rows. `results` must be up to date.
-    pub fn new(evaluator: &Evaluator, results: &RowResults, cx: EvaluatorCx<'_>) -> ScoreIndex {
-        let mut index = ScoreIndex {
-            buckets: ScoreBuckets::default(),
-            table: ClassTable::default(),
-            node_passes: Vec::new(),
-            node_score: Vec::new(),
-            node_scores: Ok(()),
-            pod_scores: results.in_range(),
+    /// The index on an up to date shared one.
+    pub fn new(evaluator: &Evaluator, shared: &SharedRowIndex, cx: EvaluatorCx<'_>) -> ScoreIndex {
+        let index = shared.index.as_ref().filter(|_| evaluator.counts_pods());
+        ScoreIndex {
+            counted: index.map(|index| CountedRows::new(evaluator, index, cx)),
+            n_built: shared.n_built,
             cursor: cx.world.next_change_seq(),
-            key: ClassKey::new(),
             feasible_nodes: None,
-        };
-        index.grow(evaluator, cx.nodes().n_rows());
-        for row in cx.nodes().rows() {
-            index.update_node(evaluator, results, cx, row);
-        }
-        index
-    }
-
-    fn grow(&mut self, evaluator: &Evaluator, n_rows: usize) {
-        self.buckets.grow(n_rows);
-        self.node_passes.resize(n_rows, 0);
-        if evaluator.row_scores(RowDependency::Node).next().is_some() {
-            self.node_score.resize(n_rows, 0);
         }
     }
 
-    /// Applies the changes of the world; returns `false` when the index must be rebuilt. `results` must be up to date.
+    /// Applies the changes of the world, which were applied to the shared index before; returns `false` when the index must be rebuilt.
     pub fn catch_up(
         &mut self,
         evaluator: &Evaluator,
-        results: &RowResults,
+        shared: &SharedRowIndex,
         cx: EvaluatorCx<'_>,
     ) -> bool {
-        let Some(changes) = cx.world.changes_since(self.cursor) else { return false };
-        let n_rows = cx.nodes().n_rows();
-        if self.node_passes.len() < n_rows {
-            self.grow(evaluator, n_rows);
+        if self.n_built != shared.n_built {
+            return false;
         }
-        self.pod_scores = results.in_range();
-        for change in changes {
-            match *change {
-                WorldChange::Pods(row, counters) => {
-                    self.update_pods(evaluator, results, cx, row, counters);
-                }
-                WorldChange::Node(row) => self.update_node(evaluator, results, cx, row),
-                WorldChange::NodeSet if evaluator.depends_on_node_set() => return false,
-                WorldChange::NodeSet => {}
-            }
+        if let (Some(counted), Some(index)) = (&mut self.counted, &shared.index) {
+            let Some(changes) = cx.world.changes_since(self.cursor) else { return false };
+            counted.apply(evaluator, index, cx, changes);
         }
         self.cursor = cx.world.next_change_seq();
         true
+    }
+}
+
+/// An up to date score index with all that it consists of.
+pub(crate) struct IndexedRows<'a> {
+    evaluator: &'a Evaluator,
+    index: &'a mut RowIndex,
+    own: &'a mut ScoreIndex,
+}
+
+impl<'a> IndexedRows<'a> {
+    /// `None` if the shared index was dropped or built again since the index was last updated.
+    pub fn new(
+        evaluator: &'a Evaluator,
+        shared: &'a mut SharedRowIndex,
+        own: &'a mut ScoreIndex,
+    ) -> Option<IndexedRows<'a>> {
+        let is_current = shared.n_built == own.n_built;
+        let index = shared.index.as_mut().filter(|_| is_current)?;
+        Some(IndexedRows { evaluator, index, own })
     }
 
     /// Selects one of the rows with the highest total. `Err` when a score is out of range: the index is then unusable.
     pub fn select_node(
         &mut self,
-        evaluator: &Evaluator,
         cx: EvaluatorCx<'_>,
         rng: &mut Rng,
     ) -> Result<Decision, ScoreOutOfRange> {
-        self.evaluate_classes(evaluator, cx)?;
-        let picked = self.buckets.best(&self.table).and_then(|best| {
-            let row = self.buckets.pick_best_row(&self.table, best, rng)?;
+        self.evaluate_classes(cx)?;
+        let picked = score_buckets::best(self.top_buckets()).and_then(|best| {
+            let counted = self.own.counted.as_ref();
+            let is_hidden = |row| counted.is_some_and(|counted| counted.buckets.contains(row));
+            let row = score_buckets::pick_best_row(self.top_buckets(), best, is_hidden, rng)?;
             Some(Decision::Selected { row, total: best.total, n_ties: best.n_ties })
         });
         Ok(picked.unwrap_or(Decision::Unschedulable))
@@ -108,117 +157,70 @@ impl ScoreIndex {
     /// All feasible nodes.
     pub fn feasible_nodes(
         &mut self,
-        evaluator: &Evaluator,
         cx: EvaluatorCx<'_>,
         names: &mut RowNames,
     ) -> Result<Arc<FeasibleNodes>, ScoreOutOfRange> {
-        self.evaluate_classes(evaluator, cx)?;
-        if let Some((classes, nodes)) = &self.feasible_nodes
-            && *classes == self.table.feasible
+        self.evaluate_classes(cx)?;
+        let n_own_changes = self.own.counted.as_ref().map_or(0, |counted| counted.n_class_changes);
+        let n_changes = self.index.n_class_changes;
+        if let Some(((shared, own, feasible), nodes)) = &self.own.feasible_nodes
+            && (*shared, *own) == (n_changes, n_own_changes)
+            && *feasible == self.classes().feasible
         {
             return Ok(nodes.clone());
         }
-        let rows = self.buckets.total_scores(&self.table).map(|(row, _)| row).collect();
+        let rows = self.feasible_rows().map(|(row, _)| row).collect();
         let nodes = names.of(cx.world, rows);
-        self.feasible_nodes = Some((self.table.feasible.clone(), nodes.clone()));
+        let key = (n_changes, n_own_changes, self.classes().feasible.clone());
+        self.own.feasible_nodes = Some((key, nodes.clone()));
         Ok(nodes)
     }
 
     /// Every feasible row with its total, by row.
     pub fn total_scores(
         &mut self,
-        evaluator: &Evaluator,
         cx: EvaluatorCx<'_>,
     ) -> Result<impl Iterator<Item = (NodeRow, i64)>, ScoreOutOfRange> {
-        self.evaluate_classes(evaluator, cx)?;
-        Ok(self.buckets.total_scores(&self.table))
+        self.evaluate_classes(cx)?;
+        Ok(self.feasible_rows())
     }
 
-    fn evaluate_classes(
-        &mut self,
-        evaluator: &Evaluator,
-        cx: EvaluatorCx<'_>,
-    ) -> Result<(), ScoreOutOfRange> {
-        self.node_scores?;
-        self.pod_scores?;
-        evaluator.filter_classes(cx, &mut self.table);
-        evaluator.score_classes(cx, &mut self.table)
-    }
-
-    /// Updates a row whose node was added, updated or deleted.
-    fn update_node(
-        &mut self,
-        evaluator: &Evaluator,
-        results: &RowResults,
-        cx: EvaluatorCx<'_>,
-        row: NodeRow,
-    ) {
-        let at = row.index();
-        let mut filters = evaluator.row_filters(RowDependency::Node);
-        let passes = cx.nodes().node(row).is_some()
-            && filters.all(|part| part.enter(ExtensionPoint::Filter).filter_row(cx, row));
-        self.node_passes[at] = u8::from(passes);
-        if passes && let Some(score) = self.node_score.get_mut(at) {
-            let sum = weighted_sum(evaluator.row_scores(RowDependency::Node), cx, row);
-            *score = sum.unwrap_or_else(|error| {
-                self.node_scores = Err(error);
-                0
-            });
-        }
-        // The row may belong to another node now.
-        self.feasible_nodes = None;
-        self.remove_row(evaluator, row);
-        self.update_pods(evaluator, results, cx, row, TopologyCounterSet::ALL);
-    }
-
-    /// Updates a row whose pods changed, and with them these counters. Most often its class is the same, and its score a little lower.
-    fn update_pods(
-        &mut self,
-        evaluator: &Evaluator,
-        results: &RowResults,
-        cx: EvaluatorCx<'_>,
-        row: NodeRow,
-        counters: TopologyCounterSet,
-    ) {
-        let before = self.buckets.class_and_score(row);
-        let Some(pods_score) = results.get(row) else {
-            if before.is_some() {
-                self.feasible_nodes = None;
-                self.remove_row(evaluator, row);
+    fn evaluate_classes(&mut self, cx: EvaluatorCx<'_>) -> Result<(), ScoreOutOfRange> {
+        self.index.in_range()?;
+        let table = match &mut self.own.counted {
+            Some(counted) => {
+                counted.combine_classes(self.index);
+                &mut counted.all_classes
             }
-            return;
+            None => &mut self.index.table,
         };
-        let score = pods_score + self.node_score.get(row.index()).copied().unwrap_or(0);
-        let Some((class, old)) = before else {
-            if self.node_passes[row.index()] != 0 {
-                evaluator.class_key(cx, row, &mut self.key);
-                self.feasible_nodes = None;
-                let class = self.table.insert_row(&self.key);
-                self.buckets.insert(row, class, score);
-            }
-            return;
-        };
-        if evaluator.may_change_class(counters) {
-            let known = self.table.key(class, evaluator.class_key_len());
-            evaluator.update_class_key(cx, row, known, &mut self.key);
-            if *known != *self.key {
-                self.feasible_nodes = None;
-                self.remove_row(evaluator, row);
-                let class = self.table.insert_row(&self.key);
-                self.buckets.insert(row, class, score);
-                return;
-            }
-        }
-        if old != score {
-            self.buckets.remove(row);
-            self.buckets.insert(row, class, score);
-        }
+        self.evaluator.filter_classes(cx, table);
+        self.evaluator.score_classes(cx, table)
     }
 
-    fn remove_row(&mut self, evaluator: &Evaluator, row: NodeRow) {
-        if let Some((class, _)) = self.buckets.class_and_score(row) {
-            self.buckets.remove(row);
-            self.table.remove_row(class, evaluator.class_key_len());
-        }
+    /// The table of all classes; those of counted rows come last.
+    fn classes(&self) -> &ClassTable {
+        self.own.counted.as_ref().map_or(&self.index.table, |counted| &counted.all_classes)
+    }
+
+    fn top_buckets(&self) -> impl Iterator<Item = TopBucket<'_>> {
+        let table = self.classes();
+        let counted = self.own.counted.as_ref();
+        let n_hidden = counted.map_or(&[][..], |counted| &counted.n_by_bucket);
+        let first_own = self.index.table.len();
+        let own = counted.into_iter();
+        let own = own.flat_map(move |counted| counted.buckets.top_buckets(table, first_own, &[]));
+        self.index.buckets.top_buckets(table, 0, n_hidden).chain(own)
+    }
+
+    fn feasible_rows(&self) -> impl Iterator<Item = (NodeRow, i64)> + '_ {
+        let table = self.classes();
+        let counted = self.own.counted.as_ref();
+        let first_own = self.index.table.len();
+        self.index.buckets.rows().filter_map(move |(row, class, score)| {
+            let own = counted.and_then(|counted| counted.buckets.class_and_score(row));
+            let class = own.map_or(class as usize, |(own, _)| first_own + own as usize);
+            table.feasible[class].then(|| (row, score + table.offsets[class]))
+        })
     }
 }

@@ -397,6 +397,21 @@ pub trait PluginEvaluator: Send + Sync {
         let _ = (cx, row, out);
     }
 
+    /// What [`PluginEvaluator::uncounted_class_key`] and the row-local results depend on, if they depend on no counter. Evaluators of
+    /// one plugin with equal values of this have equal such results for every row, so that the engine keeps one index of rows for all of
+    /// them, and for each only the rows whose class key differs from the uncounted one. `None` if class keys depend on more of a row's
+    /// pods than on counters, or if most rows differ.
+    fn uncounted(&self, cx: EvaluatorCx<'_>) -> Option<EvaluatorKey> {
+        let _ = cx;
+        None
+    }
+
+    /// Appends the class key that a row has while the evaluator's counters count no pod in its domains. Called only if
+    /// [`PluginEvaluator::uncounted`] is not `None`.
+    fn uncounted_class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
+        self.class_key(cx, row, out);
+    }
+
     /// Whether the nodes of a class pass the filter.
     fn filter_class(&self, cx: EvaluatorCx<'_>, class_key: &[i64]) -> bool {
         let _ = (cx, class_key);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use loadmaster_framework::incremental::{
-    ClassKey, NodeClasses, ResultDependencies, RowDependency, ScoreOutOfRange, check_score_range,
+    ClassKey, EvaluatorKey, NodeClasses, ResultDependencies, RowDependency, ScoreOutOfRange, check_score_range,
 };
 use loadmaster_framework::topology_counter::TopologyCounterSet;
 use loadmaster_framework::{
@@ -46,6 +46,8 @@ pub(crate) struct EvaluatorPart {
     pub plugin: usize,
     evaluator: Arc<dyn PluginEvaluator>,
     dependencies: ResultDependencies,
+    /// [`PluginEvaluator::uncounted`].
+    uncounted: Option<EvaluatorKey>,
     filters: bool,
     /// 0 when the plugin does not score in this profile.
     pub weight: i64,
@@ -55,6 +57,11 @@ pub(crate) struct EvaluatorPart {
 }
 
 impl EvaluatorPart {
+    /// Whether the plugin's class keys differ from the uncounted ones where counters count a row's pods.
+    fn counts_pods(&self) -> bool {
+        self.uncounted.is_some() && self.dependencies.class == Some(RowDependency::Pods)
+    }
+
     /// The plugin's evaluator; marks the plugin as the current one at this extension point.
     #[inline]
     pub fn enter(&self, site: ExtensionPoint) -> &dyn PluginEvaluator {
@@ -70,6 +77,8 @@ pub(crate) struct Evaluator {
     stride: usize,
     /// Class keys depend on the pods of a row that add to these counters.
     class_counters: TopologyCounterSet,
+    /// The same of the keys of plugins that have no uncounted class keys.
+    shared_class_counters: TopologyCounterSet,
     /// Plugins (by index in the profile) without an incremental form for these pods.
     pub per_node_plugins: Vec<usize>,
     /// Set when a plugin rejects these pods on all nodes.
@@ -136,6 +145,16 @@ impl ClassTable {
         }
     }
 
+    /// Makes this a table of the classes of two tables, first those of `shared` without the rows that are left out, then `own`.
+    pub fn combine(&mut self, shared: &ClassTable, n_hidden: &[u32], own: &ClassTable) {
+        self.keys.clone_from(&shared.keys);
+        self.keys.extend_from_slice(&own.keys);
+        let hidden = n_hidden.iter().copied().chain(std::iter::repeat(0));
+        self.rows.clear();
+        self.rows.extend(shared.rows.iter().zip(hidden).map(|(rows, hidden)| rows - hidden));
+        self.rows.extend_from_slice(&own.rows);
+    }
+
     /// Takes over the keys of another table.
     pub fn copy_keys(&mut self, other: &ClassTable) {
         self.keys.clone_from(&other.keys);
@@ -152,6 +171,10 @@ impl ClassTable {
     }
 }
 
+fn may_change(read: TopologyCounterSet, changed: TopologyCounterSet) -> bool {
+    read == TopologyCounterSet::ALL || read.may_intersect(changed)
+}
+
 impl Evaluator {
     /// An evaluator without plugins.
     pub fn new(profile: &Profile) -> Evaluator {
@@ -159,6 +182,7 @@ impl Evaluator {
             parts: Vec::new(),
             stride: 0,
             class_counters: TopologyCounterSet::EMPTY,
+            shared_class_counters: TopologyCounterSet::EMPTY,
             per_node_plugins: Vec::new(),
             rejected: None,
             base: i64::from(profile.score.is_empty()),
@@ -169,6 +193,7 @@ impl Evaluator {
     pub fn add(
         &mut self,
         profile: &Profile,
+        cx: EvaluatorCx<'_>,
         plugin: usize,
         used: PluginUsage,
         prepared: Prepared,
@@ -182,12 +207,15 @@ impl Evaluator {
                 self.set_rejected(PluginRejection { plugin: Some(name), rejection });
             }
             Prepared::Rejected(_) => {}
-            Prepared::Evaluator(evaluator) => self.add_part(plugin, evaluator, used, counters),
+            Prepared::Evaluator(evaluator) => {
+                self.add_part(cx, plugin, evaluator, used, counters)
+            }
         }
     }
 
     fn add_part(
         &mut self,
+        cx: EvaluatorCx<'_>,
         plugin: usize,
         evaluator: Arc<dyn PluginEvaluator>,
         used: PluginUsage,
@@ -198,19 +226,21 @@ impl Evaluator {
         let key_len = if dependencies.class.is_some() { evaluator.class_key_len() } else { 0 };
         let offset = self.stride;
         self.stride += key_len;
+        let uncounted = evaluator.uncounted(cx);
         if dependencies.class == Some(RowDependency::Pods) {
             let reads_others = !dependencies.class_reads_counters_only;
-            self.class_counters.extend(if reads_others {
-                TopologyCounterSet::ALL
-            } else {
-                counters
-            });
+            let read = if reads_others { TopologyCounterSet::ALL } else { counters };
+            self.class_counters.extend(read);
+            if uncounted.is_none() {
+                self.shared_class_counters.extend(read);
+            }
         }
         let PluginUsage { filters, weight, .. } = used;
         self.parts.push(EvaluatorPart {
             plugin,
             evaluator,
             dependencies,
+            uncounted,
             filters,
             weight,
             offset,
@@ -307,8 +337,18 @@ impl Evaluator {
     /// more than counters may be another one after every change.
     #[inline]
     pub fn may_change_class(&self, counters: TopologyCounterSet) -> bool {
-        self.class_counters == TopologyCounterSet::ALL
-            || self.class_counters.may_intersect(counters)
+        may_change(self.class_counters, counters)
+    }
+
+    /// The same for the shared class key of a row.
+    #[inline]
+    pub fn may_change_shared_class(&self, counters: TopologyCounterSet) -> bool {
+        may_change(self.shared_class_counters, counters)
+    }
+
+    /// Whether class keys differ from the shared ones where counters count a row's pods.
+    pub fn counts_pods(&self) -> bool {
+        self.parts.iter().any(EvaluatorPart::counts_pods)
     }
 
     /// Computes the class key of a row.
@@ -319,22 +359,68 @@ impl Evaluator {
         }
     }
 
-    /// Computes the class key of a row whose pods changed, given its previous key.
-    pub fn update_class_key(
+    /// Computes the shared class key of a row: without the pods that counters count.
+    pub fn shared_class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
+        out.clear();
+        for part in self.parts.iter().filter(|part| part.key_len > 0) {
+            let evaluator = part.enter(ExtensionPoint::Prepare);
+            match part.uncounted {
+                Some(_) => evaluator.uncounted_class_key(cx, row, out),
+                None => evaluator.class_key(cx, row, out),
+            }
+        }
+    }
+
+    /// Computes the shared class key of a row whose pods changed, given its previous one.
+    pub fn update_shared_class_key(
         &self,
         cx: EvaluatorCx<'_>,
         row: NodeRow,
         before: &[i64],
         out: &mut ClassKey,
     ) {
+        self.replace_parts(cx, row, before, out, |part| {
+            part.dependencies.class == Some(RowDependency::Pods) && part.uncounted.is_none()
+        });
+    }
+
+    /// Computes the class key of a row from its shared one.
+    pub fn class_key_of_shared(
+        &self,
+        cx: EvaluatorCx<'_>,
+        row: NodeRow,
+        shared: &[i64],
+        out: &mut ClassKey,
+    ) {
+        self.replace_parts(cx, row, shared, out, EvaluatorPart::counts_pods);
+    }
+
+    /// A class key of which some plugins' parts are computed, and the others copied.
+    fn replace_parts(
+        &self,
+        cx: EvaluatorCx<'_>,
+        row: NodeRow,
+        copied: &[i64],
+        out: &mut ClassKey,
+        is_computed: impl Fn(&EvaluatorPart) -> bool,
+    ) {
         out.clear();
         for part in self.parts.iter().filter(|part| part.key_len > 0) {
-            if part.dependencies.class == Some(RowDependency::Pods) {
+            if is_computed(part) {
                 part.enter(ExtensionPoint::Prepare).class_key(cx, row, out);
             } else {
-                out.extend_from_slice(&before[part.offset..part.offset + part.key_len]);
+                out.extend_from_slice(&copied[part.offset..part.offset + part.key_len]);
             }
         }
+    }
+
+    /// The plugins that a shared index of rows depends on, each with what its results depend on if not on its whole key.
+    pub fn shared_parts(&self) -> impl Iterator<Item = (usize, Option<&EvaluatorKey>)> {
+        self.parts.iter().filter_map(|part| {
+            let ResultDependencies { filter, score, class, .. } = part.dependencies;
+            let is_row_local = filter.is_some() && part.filters || score.is_some() && part.weight != 0;
+            (is_row_local || class.is_some()).then_some((part.plugin, part.uncounted.as_ref()))
+        })
     }
 
     /// Computes which classes are feasible.

@@ -2,13 +2,13 @@
 //! of the number of nodes.
 
 use loadmaster_framework::NodeRow;
-use loadmaster_stdx::Rng;
+use loadmaster_stdx::{Map, Rng};
 
 use super::incremental::ClassTable;
 
 /// Where a row is: 8 bytes, because a decision reads this of every changed row, and it is in no cache.
 #[derive(Clone, Copy)]
-struct BucketPosition {
+pub(crate) struct BucketPosition {
     bucket: u32,
     /// Position in its bucket.
     at: u32,
@@ -22,6 +22,77 @@ impl BucketPosition {
     }
 }
 
+/// Stores where each row is.
+pub(crate) trait RowPositions: Default {
+    /// [`BucketPosition::NONE`] if the row is in no bucket.
+    fn get(&self, row: NodeRow) -> BucketPosition;
+    fn set(&mut self, row: NodeRow, position: BucketPosition);
+    fn take(&mut self, row: NodeRow) -> BucketPosition;
+}
+
+/// For buckets that contain most rows. The table must have been grown to the number of rows.
+#[derive(Default)]
+pub(crate) struct AllRows(Vec<BucketPosition>);
+
+impl RowPositions for AllRows {
+    #[inline]
+    fn get(&self, row: NodeRow) -> BucketPosition {
+        self.0[row.index()]
+    }
+
+    #[inline]
+    fn set(&mut self, row: NodeRow, position: BucketPosition) {
+        self.0[row.index()] = position;
+    }
+
+    #[inline]
+    fn take(&mut self, row: NodeRow) -> BucketPosition {
+        std::mem::replace(&mut self.0[row.index()], BucketPosition::NONE)
+    }
+}
+
+/// For buckets that contain few rows: which these are is a bit per row.
+#[derive(Default)]
+pub(crate) struct FewRows {
+    members: Vec<u64>,
+    positions: Map<NodeRow, BucketPosition>,
+}
+
+impl FewRows {
+    #[inline]
+    fn contains(&self, row: NodeRow) -> bool {
+        let word = self.members.get(row.index() / 64).copied().unwrap_or(0);
+        word >> (row.index() % 64) & 1 != 0
+    }
+}
+
+impl RowPositions for FewRows {
+    #[inline]
+    fn get(&self, row: NodeRow) -> BucketPosition {
+        if !self.contains(row) {
+            return BucketPosition::NONE;
+        }
+        self.positions.get(&row).copied().unwrap_or(BucketPosition::NONE)
+    }
+
+    fn set(&mut self, row: NodeRow, position: BucketPosition) {
+        let word = row.index() / 64;
+        if self.members.len() <= word {
+            self.members.resize(word + 1, 0);
+        }
+        self.members[word] |= 1 << (row.index() % 64);
+        self.positions.insert(row, position);
+    }
+
+    fn take(&mut self, row: NodeRow) -> BucketPosition {
+        if !self.contains(row) {
+            return BucketPosition::NONE;
+        }
+        self.members[row.index() / 64] &= !(1 << (row.index() % 64));
+        self.positions.remove(&row).unwrap_or(BucketPosition::NONE)
+    }
+}
+
 /// The rows of one class with one score.
 struct Bucket {
     class: u32,
@@ -31,8 +102,8 @@ struct Bucket {
 
 /// Rows by class and score.
 #[derive(Default)]
-pub(crate) struct ScoreBuckets {
-    of_row: Vec<BucketPosition>,
+pub(crate) struct ScoreBuckets<P = AllRows> {
+    of_row: P,
     buckets: Vec<Bucket>,
     /// Empty buckets; they keep their memory.
     free: Vec<u32>,
@@ -48,39 +119,128 @@ pub(crate) struct BestScore {
     pub n_ties: u64,
 }
 
+/// The rows of a class with the highest score.
+#[derive(Clone, Copy)]
+pub(crate) struct TopBucket<'a> {
+    pub total: i64,
+    rows: &'a [NodeRow],
+    /// Number of these rows that are left out.
+    n_hidden: u32,
+}
+
+impl TopBucket<'_> {
+    fn n_visible(&self) -> u64 {
+        self.rows.len() as u64 - u64::from(self.n_hidden)
+    }
+
+    /// One of the rows that are not left out; `nth` is a random number below their number.
+    fn pick(&self, nth: u64, is_hidden: impl Fn(NodeRow) -> bool, rng: &mut Rng) -> Option<NodeRow> {
+        if self.n_hidden == 0 {
+            return self.rows.get(nth as usize).copied();
+        }
+        if u64::from(self.n_hidden) <= self.n_visible() {
+            // At least every second row is visible, so that a few attempts find one.
+            for _ in 0..PICK_ATTEMPTS {
+                let row = *rng.pick(self.rows);
+                if !is_hidden(row) {
+                    return Some(row);
+                }
+            }
+        }
+        self.rows.iter().copied().filter(|row| !is_hidden(*row)).nth(nth as usize)
+    }
+}
+
+/// After so many attempts to find a visible row, the visible rows are counted.
+const PICK_ATTEMPTS: usize = 16;
+
+/// The highest total of these buckets.
+pub(crate) fn best<'a>(buckets: impl Iterator<Item = TopBucket<'a>>) -> Option<BestScore> {
+    let mut best: Option<BestScore> = None;
+    for bucket in buckets {
+        let (total, n_ties) = (bucket.total, bucket.n_visible());
+        match &mut best {
+            Some(known) if known.total > total => {}
+            Some(known) if known.total == total => known.n_ties += n_ties,
+            _ => best = Some(BestScore { total, n_ties }),
+        }
+    }
+    best
+}
+
+/// Selects one of the best rows of these buckets at random.
+pub(crate) fn pick_best_row<'a>(
+    buckets: impl Iterator<Item = TopBucket<'a>>,
+    best: BestScore,
+    is_hidden: impl Fn(NodeRow) -> bool,
+    rng: &mut Rng,
+) -> Option<NodeRow> {
+    let mut nth = rng.below(best.n_ties);
+    for bucket in buckets.filter(|bucket| bucket.total == best.total) {
+        if nth < bucket.n_visible() {
+            return bucket.pick(nth, is_hidden, rng);
+        }
+        nth -= bucket.n_visible();
+    }
+    None
+}
+
 impl ScoreBuckets {
     /// Grows the tables to `n_rows` rows.
     pub fn grow(&mut self, n_rows: usize) {
-        if self.of_row.len() < n_rows {
-            self.of_row.resize(n_rows, BucketPosition::NONE);
+        if self.of_row.0.len() < n_rows {
+            self.of_row.0.resize(n_rows, BucketPosition::NONE);
         }
     }
 
+    /// Every row in a bucket with its class and row-local score, by row.
+    pub fn rows(&self) -> impl Iterator<Item = (NodeRow, u32, i64)> + '_ {
+        let rows = (0..self.of_row.0.len()).map(|at| NodeRow(at as u32));
+        rows.filter_map(|row| self.class_and_score(row).map(|(class, score)| (row, class, score)))
+    }
+}
+
+impl ScoreBuckets<FewRows> {
+    /// Whether the row is in a bucket.
+    #[inline]
+    pub fn contains(&self, row: NodeRow) -> bool {
+        self.of_row.contains(row)
+    }
+}
+
+impl<P: RowPositions> ScoreBuckets<P> {
     /// The class and row-local score of a row, if it is in a bucket.
+    #[inline]
     pub fn class_and_score(&self, row: NodeRow) -> Option<(u32, i64)> {
-        let position = self.of_row[row.index()];
+        self.bucket(row).map(|(_, class, score)| (class, score))
+    }
+
+    /// The same with the bucket. Another bucket may get its number when it is empty.
+    #[inline]
+    pub fn bucket(&self, row: NodeRow) -> Option<(u32, u32, i64)> {
+        let position = self.of_row.get(row);
         let bucket = self.buckets.get(position.bucket as usize)?;
-        Some((bucket.class, bucket.score))
+        Some((position.bucket, bucket.class, bucket.score))
     }
 
     /// Adds a row that is in no bucket.
     pub fn insert(&mut self, row: NodeRow, class: u32, score: i64) {
         let bucket = self.bucket_of(class, score);
         let rows = &mut self.buckets[bucket as usize].rows;
-        self.of_row[row.index()] = BucketPosition { bucket, at: rows.len() as u32 };
+        self.of_row.set(row, BucketPosition { bucket, at: rows.len() as u32 });
         rows.push(row);
     }
 
     /// Removes a row.
     pub fn remove(&mut self, row: NodeRow) {
-        let position = std::mem::replace(&mut self.of_row[row.index()], BucketPosition::NONE);
+        let position = self.of_row.take(row);
         if position.is_none() {
             return;
         }
         let bucket = &mut self.buckets[position.bucket as usize];
         bucket.rows.swap_remove(position.at as usize);
         if let Some(moved) = bucket.rows.get(position.at as usize) {
-            self.of_row[moved.index()].at = position.at;
+            self.of_row.set(*moved, position);
         }
         if bucket.rows.is_empty() {
             let class = &mut self.classes[bucket.class as usize];
@@ -113,61 +273,22 @@ impl ScoreBuckets {
         }
     }
 
-    /// The highest total over feasible classes.
-    pub fn best(&self, table: &ClassTable) -> Option<BestScore> {
-        let mut best: Option<BestScore> = None;
-        for (score, offset, rows) in self.top_buckets(table) {
-            let total = score + offset;
-            match &mut best {
-                Some(known) if known.total > total => {}
-                Some(known) if known.total == total => known.n_ties += rows.len() as u64,
-                _ => best = Some(BestScore { total, n_ties: rows.len() as u64 }),
-            }
-        }
-        best
-    }
-
-    /// Selects one of the best rows at random.
-    pub fn pick_best_row(
-        &self,
-        table: &ClassTable,
-        best: BestScore,
-        rng: &mut Rng,
-    ) -> Option<NodeRow> {
-        let mut nth = rng.below(best.n_ties);
-        for (score, offset, rows) in self.top_buckets(table) {
-            if score + offset != best.total {
-                continue;
-            }
-            match rows.get(nth as usize) {
-                Some(row) => return Some(*row),
-                None => nth -= rows.len() as u64,
-            }
-        }
-        None
-    }
-
-    /// Every feasible row with its total, by row.
-    pub fn total_scores<'a>(
+    /// The best bucket of each feasible class. The first class has the id `first_class` in the table; `n_hidden` has by bucket how many of
+    /// its rows are left out.
+    pub fn top_buckets<'a>(
         &'a self,
         table: &'a ClassTable,
-    ) -> impl Iterator<Item = (NodeRow, i64)> + 'a {
-        let rows = (0..self.of_row.len()).map(|at| NodeRow(at as u32));
-        let placed = rows.filter_map(|row| Some((row, self.class_and_score(row)?)));
-        placed
-            .filter(|(_, (class, _))| is_feasible(table, *class as usize))
-            .map(|(row, (class, score))| (row, score + table.offsets[class as usize]))
-    }
-
-    fn top_buckets<'a>(
-        &'a self,
-        table: &'a ClassTable,
-    ) -> impl Iterator<Item = (i64, i64, &'a Vec<NodeRow>)> + 'a {
-        let classes =
-            self.classes.iter().enumerate().filter(|(class, _)| is_feasible(table, *class));
-        classes.filter_map(|(class, buckets)| {
-            let (score, bucket) = buckets.last()?;
-            Some((*score, table.offsets[class], &self.buckets[*bucket as usize].rows))
+        first_class: usize,
+        n_hidden: &'a [u32],
+    ) -> impl Iterator<Item = TopBucket<'a>> {
+        let classes = self.classes.iter().zip(first_class..);
+        classes.filter(|(_, class)| is_feasible(table, *class)).filter_map(move |(buckets, class)| {
+            let buckets = buckets.iter().rev().map(|(score, bucket)| TopBucket {
+                total: *score + table.offsets[class],
+                rows: &self.buckets[*bucket as usize].rows,
+                n_hidden: n_hidden.get(*bucket as usize).copied().unwrap_or(0),
+            });
+            buckets.into_iter().find(|bucket| bucket.n_visible() > 0)
         })
     }
 }
@@ -184,7 +305,7 @@ mod tests {
     #[test]
     fn every_best_row_is_picked_equally_often() {
         let mut table = ClassTable::default();
-        let mut buckets = ScoreBuckets::default();
+        let mut buckets = ScoreBuckets::<AllRows>::default();
         buckets.grow(50);
         for row in 0..50u32 {
             let class = table.insert_row(&ClassKey::from_slice(&[i64::from(row % 3)]));
@@ -192,15 +313,47 @@ mod tests {
         }
         table.feasible = vec![true; 3];
         table.offsets = vec![0; 3];
-        let best = buckets.best(&table).expect("some row");
-        assert_eq!(best, BestScore { total: 7, n_ties: 40 });
-        let mut rng = Rng::new(3);
-        let mut hits = [0u32; 50];
-        for _ in 0..40_000 {
-            hits[buckets.pick_best_row(&table, best, &mut rng).expect("some row").index()] += 1;
+        // Without rows that are left out, with few of them, and with nearly all rows of a bucket.
+        for hidden in [0..0, 12..15, 20..48] {
+            let is_hidden = |row: NodeRow| hidden.contains(&row.index());
+            let mut n_hidden = vec![0; buckets.buckets.len()];
+            for row in hidden.clone() {
+                let (bucket, ..) = buckets.bucket(NodeRow(row as u32)).expect("in a bucket");
+                n_hidden[bucket as usize] += 1;
+            }
+            let top = || buckets.top_buckets(&table, 0, &n_hidden);
+            let best = best(top()).expect("some row");
+            let n_ties = 40 - hidden.len() as u64;
+            assert_eq!(best, BestScore { total: 7, n_ties });
+            let mut rng = Rng::new(3);
+            let mut hits = [0u64; 50];
+            for _ in 0..1_000 * n_ties {
+                let row = pick_best_row(top(), best, is_hidden, &mut rng).expect("some row");
+                hits[row.index()] += 1;
+            }
+            for (row, n) in hits.into_iter().enumerate() {
+                let is_possible = row >= 10 && !hidden.contains(&row);
+                let expected = if is_possible { 850..1150 } else { 0..1 };
+                assert!(expected.contains(&n), "{hidden:?}: {hits:?}");
+            }
         }
-        assert!(hits[..10].iter().all(|n| *n == 0), "{hits:?}");
-        assert!(hits[10..].iter().all(|n| (850..1150).contains(n)), "{hits:?}");
+    }
+
+    #[test]
+    fn a_bucket_whose_rows_are_left_out_is_passed_over() {
+        let mut table = ClassTable::default();
+        let mut buckets = ScoreBuckets::<AllRows>::default();
+        buckets.grow(2);
+        let class = table.insert_row(&ClassKey::new());
+        buckets.insert(NodeRow(0), class, 9);
+        buckets.insert(NodeRow(1), class, 4);
+        table.feasible = vec![true];
+        table.offsets = vec![0];
+        let (best_bucket, ..) = buckets.bucket(NodeRow(0)).expect("in a bucket");
+        let mut n_hidden = vec![0; 2];
+        n_hidden[best_bucket as usize] = 1;
+        let best = best(buckets.top_buckets(&table, 0, &n_hidden));
+        assert_eq!(best, Some(BestScore { total: 4, n_ties: 1 }));
     }
 
     /// Random moves against a plain list of classes and scores: emptied buckets are used again for other classes and scores.
@@ -213,22 +366,27 @@ mod tests {
         }
         table.feasible = vec![true, true, false, true];
         table.offsets = vec![0, 2, 9, 1];
-        let mut buckets = ScoreBuckets::default();
+        let mut buckets = ScoreBuckets::<AllRows>::default();
         buckets.grow(12);
+        let mut few = ScoreBuckets::<FewRows>::default();
         let mut list: [Option<(u32, i64)>; 12] = [None; 12];
         for _ in 0..5_000 {
             let at = rng.below(12) as usize;
             let row = NodeRow(at as u32);
             if list[at].take().is_some() {
                 buckets.remove(row);
+                few.remove(row);
             }
             if rng.below(4) > 0 {
                 let (class, score) = (rng.below(4) as u32, rng.below(5) as i64 - 1);
                 list[at] = Some((class, score));
                 buckets.insert(row, class, score);
+                few.insert(row, class, score);
             }
             for (at, known) in list.iter().enumerate() {
                 assert_eq!(buckets.class_and_score(NodeRow(at as u32)), *known);
+                assert_eq!(few.class_and_score(NodeRow(at as u32)), *known);
+                assert_eq!(few.contains(NodeRow(at as u32)), known.is_some());
             }
             let feasible =
                 list.iter().flatten().filter(|(class, _)| table.feasible[*class as usize]);
@@ -237,7 +395,9 @@ mod tests {
                 total,
                 n_ties: totals.filter(|other| *other == total).count() as u64,
             });
-            assert_eq!(buckets.best(&table), best);
+            assert_eq!(super::best(buckets.top_buckets(&table, 0, &[])), best);
+            let few_best = super::best(few.top_buckets(&table, 0, &[]));
+            assert_eq!(few_best, best);
         }
         assert!(buckets.buckets.len() <= 4 * 5, "{}", buckets.buckets.len());
     }
@@ -245,19 +405,17 @@ mod tests {
     #[test]
     fn rows_are_moved_and_removed() {
         let mut table = ClassTable::default();
-        let mut buckets = ScoreBuckets::default();
+        let mut buckets = ScoreBuckets::<AllRows>::default();
         buckets.grow(3);
         let class = table.insert_row(&ClassKey::new());
         for row in 0..3 {
             buckets.insert(NodeRow(row), class, 5);
         }
-        table.feasible = vec![true];
-        table.offsets = vec![100];
         buckets.remove(NodeRow(0));
         buckets.remove(NodeRow(2));
         buckets.insert(NodeRow(2), class, 1);
-        let totals: Vec<_> = buckets.total_scores(&table).collect();
-        assert_eq!(totals, [(NodeRow(1), 105), (NodeRow(2), 101)]);
+        let rows: Vec<_> = buckets.rows().collect();
+        assert_eq!(rows, [(NodeRow(1), class, 5), (NodeRow(2), class, 1)]);
         assert_eq!(buckets.class_and_score(NodeRow(0)), None);
     }
 }

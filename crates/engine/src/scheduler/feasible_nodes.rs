@@ -97,12 +97,9 @@ impl Scheduler {
     /// Selects one of the feasible nodes that were found last. `None` if this needs an evaluation of each of them.
     pub fn select_among_feasible(&mut self, world: &World, pod: &PodInfo) -> Option<Decision> {
         self.feasible_nodes.as_ref()?;
-        let cached = self.cache.of_pod(pod)?;
-        let index =
-            cached.index.as_mut().filter(|_| cached.checked_at == world.next_change_seq())?;
+        let mut index = self.cache.up_to_date_index(world, pod)?;
         let cx = EvaluatorCx { world, states: &self.states };
-        let decided =
-            guard::catch_plugin_panic(|| index.select_node(&cached.evaluator, cx, &mut self.rng));
+        let decided = guard::catch_plugin_panic(|| index.select_node(cx, &mut self.rng));
         // A plugin that panics does so again where the panic is caught and reported.
         decided.ok()?.ok()
     }
@@ -110,12 +107,11 @@ impl Scheduler {
     /// The feasible nodes that were found last, if their score index still exists; used by
     /// [`Scheduler::best_with_extender_scores`].
     pub fn cached_feasible_nodes(
-        &self,
+        &mut self,
         world: &World,
         pod: &PodInfo,
     ) -> Option<Arc<FeasibleNodes>> {
-        let (_, cached) = self.cache.combination_of(pod)?;
-        cached.index.as_ref().filter(|_| cached.checked_at == world.next_change_seq())?;
+        self.cache.up_to_date_index(world, pod)?;
         self.feasible_nodes.clone()
     }
 
@@ -148,12 +144,10 @@ impl Scheduler {
         added: &ExtenderScoring<'_>,
     ) -> Option<Vec<NodeRow>> {
         self.feasible_nodes.as_ref()?;
-        let cached = self.cache.of_pod(pod)?;
-        let index =
-            cached.index.as_mut().filter(|_| cached.checked_at == world.next_change_seq())?;
+        let mut index = self.cache.up_to_date_index(world, pod)?;
         let cx = EvaluatorCx { world, states: &self.states };
         let best = guard::catch_plugin_panic(|| {
-            let totals = index.total_scores(&cached.evaluator, cx)?;
+            let totals = index.total_scores(cx)?;
             Ok::<_, ScoreOutOfRange>(added.best_nodes(totals))
         });
         // A plugin that panics does so again where the panic is caught and reported.
@@ -196,9 +190,8 @@ impl Scheduler {
         let mut found = self.search(world, pod, options)?;
         if let Search::Index(id) = found {
             let cx = EvaluatorCx { world, states: &self.states };
-            if let Some(cached) = self.cache.get_mut(id)
-                && let Some(index) = &mut cached.index
-                && let Ok(nodes) = index.feasible_nodes(&cached.evaluator, cx, &mut self.names)
+            if let Some(mut index) = self.cache.indexed(id)
+                && let Ok(nodes) = index.feasible_nodes(cx, &mut self.names)
             {
                 return Ok(FeasibleRows::Indexed(nodes));
             }
@@ -226,11 +219,9 @@ impl Scheduler {
         rows: &[NodeRow],
     ) -> Option<Vec<(NodeRow, i64)>> {
         self.feasible_nodes.as_ref().filter(|nodes| nodes.rows == rows)?;
-        let cached = self.cache.of_pod(pod)?;
-        let index =
-            cached.index.as_mut().filter(|_| cached.checked_at == world.next_change_seq())?;
+        let mut index = self.cache.up_to_date_index(world, pod)?;
         let cx = EvaluatorCx { world, states: &self.states };
-        index.total_scores(&cached.evaluator, cx).ok().map(Iterator::collect)
+        index.total_scores(cx).ok().map(Iterator::collect)
     }
 
     fn find_rows_per_node(

@@ -5,7 +5,9 @@
 //! every other key that has a sum.
 
 use loadmaster_framework::affinity_terms::{TermId, TermRole};
-use loadmaster_framework::incremental::{ClassKey, NodeClasses, ResultDependencies, RowDependency};
+use loadmaster_framework::incremental::{
+    ClassKey, EvaluatorKey, NodeClasses, ResultDependencies, RowDependency,
+};
 use loadmaster_framework::label_columns::{LabelKeyId, LabelValueId};
 use loadmaster_framework::template::AffinityTerm;
 use loadmaster_framework::topology_counter::{TopologyCounterId, TopologyDomains};
@@ -222,6 +224,19 @@ impl InterPodAffinityEvaluator {
             + LACKS_AFFINITY * i64::from(lacks_affinity)
     }
 
+    /// [`InterPodAffinityEvaluator::node_filter_result`] of a row without counted pods.
+    fn uncounted_filter_result(&self) -> i64 {
+        LACKS_AFFINITY * i64::from(self.affinity.iter().any(CounterKey::is_single_node))
+    }
+
+    fn push_shared_domains(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
+        let labels = cx.nodes().labels();
+        out.extend(self.shared.iter().map(|key| {
+            let domain = labels.column(*key).value(row);
+            if domain.is_present() { i64::from(domain.0) } else { ABSENT }
+        }));
+    }
+
     fn node_score(&self, world: &World, row: NodeRow) -> i64 {
         let single_node = self.topology_score.iter().filter(|sum| sum.is_single_node());
         single_node.map(|sum| sum.at_row(world, row)).sum()
@@ -242,6 +257,16 @@ impl InterPodAffinityEvaluator {
             |sum: &CounterKey| sum.domains(world).is_none_or(|domains| domains.total() == 0);
         self.matches_own_affinity && self.affinity.iter().all(is_none)
     }
+}
+
+/// All that [`InterPodAffinityEvaluator::filter_row`] and `uncounted_class_key` depend on.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Uncounted {
+    /// Keys of required affinity, which a node must have.
+    required_keys: SmallVec<[LabelKeyId; 2]>,
+    node_filter_result: Option<i64>,
+    has_node_score: bool,
+    shared: SmallVec<[LabelKeyId; 2]>,
 }
 
 impl PluginEvaluator for InterPodAffinityEvaluator {
@@ -272,11 +297,26 @@ impl PluginEvaluator for InterPodAffinityEvaluator {
         if self.has_node_score {
             out.push(self.node_score(cx.world, row));
         }
-        let labels = cx.nodes().labels();
-        out.extend(self.shared.iter().map(|key| {
-            let domain = labels.column(*key).value(row);
-            if domain.is_present() { i64::from(domain.0) } else { ABSENT }
-        }));
+        self.push_shared_domains(cx, row, out);
+    }
+
+    fn uncounted(&self, _: EvaluatorCx<'_>) -> Option<EvaluatorKey> {
+        Some(EvaluatorKey::new(Uncounted {
+            required_keys: self.affinity.iter().map(|sum| sum.key).collect(),
+            node_filter_result: self.has_node_filter_result.then(|| self.uncounted_filter_result()),
+            has_node_score: self.has_node_score,
+            shared: self.shared.clone(),
+        }))
+    }
+
+    fn uncounted_class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
+        if self.has_node_filter_result {
+            out.push(self.uncounted_filter_result());
+        }
+        if self.has_node_score {
+            out.push(0);
+        }
+        self.push_shared_domains(cx, row, out);
     }
 
     fn filter_class(&self, cx: EvaluatorCx<'_>, key: &[i64]) -> bool {

@@ -6,7 +6,9 @@
 //! one node per domain (host names) the key element is the count itself, because the domain would make
 //! every row a class of its own.
 
-use loadmaster_framework::incremental::{ClassKey, NodeClasses, ResultDependencies, RowDependency};
+use loadmaster_framework::incremental::{
+    ClassKey, EvaluatorKey, NodeClasses, ResultDependencies, RowDependency,
+};
 use loadmaster_framework::label_columns::{LabelColumn, LabelColumns, LabelKeyId, LabelValueId};
 use loadmaster_framework::topology_counter::{TopologyCounterId, TopologyDomains};
 use loadmaster_framework::{
@@ -118,6 +120,11 @@ impl HardConstraint {
         if self.is_unique { pod_count(world, self.counter, domain) } else { i64::from(domain.0) }
     }
 
+    /// The key element of a row without counted pods.
+    fn uncounted_key_element(&self, labels: &LabelColumns, row: NodeRow) -> i64 {
+        if self.is_unique { 0 } else { i64::from(labels.column(self.key).value(row).0) }
+    }
+
     fn allows(&self, world: &World, key_element: i64) -> bool {
         let Some(domains) = domains(world, self.counter) else { return true };
         let count = if self.is_unique {
@@ -193,6 +200,16 @@ impl SoftConstraint {
             CountSource::SharedHostname(pods) => {
                 NodeInfo::new(world.nodes(), row).map_or(0, |node| pods.count_on_node(node))
             }
+        }
+    }
+
+    /// The key element of a row without counted pods.
+    fn uncounted_key_element(&self, labels: &LabelColumns, row: NodeRow) -> i64 {
+        let domain = self.domain(labels, row);
+        match self.source {
+            _ if !domain.is_present() => ABSENT,
+            CountSource::Shared(_) => i64::from(domain.0),
+            _ => 0,
         }
     }
 
@@ -276,6 +293,22 @@ impl WeightedConstraint<'_> {
     }
 }
 
+/// All that [`PodTopologySpreadEvaluator::filter_row`] and `uncounted_class_key` depend on: topology keys, each with whether its domains
+/// have one node each.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Uncounted {
+    hard: SmallVec<[(LabelKeyId, bool); 2]>,
+    soft: SmallVec<[(LabelKeyId, bool); 2]>,
+    all_keys: bool,
+}
+
+impl PodTopologySpreadEvaluator {
+    /// Whether a row is not scored because it lacks a key.
+    fn is_ignored(&self, labels: &LabelColumns, row: NodeRow) -> bool {
+        self.all_keys && !self.soft.iter().all(|soft| soft.domain(labels, row).is_present())
+    }
+}
+
 impl PluginEvaluator for PodTopologySpreadEvaluator {
     fn dependencies(&self) -> ResultDependencies {
         let has_key = self.class_key_len() > 0;
@@ -302,13 +335,34 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
     fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
         out.extend(self.hard.iter().map(|hard| hard.key_element(cx.world, row)));
         let labels = cx.nodes().labels();
-        let is_ignored =
-            self.all_keys && !self.soft.iter().all(|soft| soft.domain(labels, row).is_present());
+        let is_ignored = self.is_ignored(labels, row);
         out.extend(
             self.soft
                 .iter()
                 .map(|soft| if is_ignored { ABSENT } else { soft.key_element(cx.world, row) }),
         );
+    }
+
+    fn uncounted(&self, _: EvaluatorCx<'_>) -> Option<EvaluatorKey> {
+        if self.soft.iter().any(SoftConstraint::counts_pods_itself) {
+            return None;
+        }
+        let hard = self.hard.iter().map(|hard| (hard.key, hard.is_unique));
+        let soft = self.soft.iter().map(|soft| (soft.key, soft.is_unique()));
+        Some(EvaluatorKey::new(Uncounted {
+            hard: hard.collect(),
+            soft: soft.collect(),
+            all_keys: self.all_keys,
+        }))
+    }
+
+    fn uncounted_class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
+        let labels = cx.nodes().labels();
+        out.extend(self.hard.iter().map(|hard| hard.uncounted_key_element(labels, row)));
+        let is_ignored = self.is_ignored(labels, row);
+        out.extend(self.soft.iter().map(|soft| {
+            if is_ignored { ABSENT } else { soft.uncounted_key_element(labels, row) }
+        }));
     }
 
     fn filter_class(&self, cx: EvaluatorCx<'_>, key: &[i64]) -> bool {

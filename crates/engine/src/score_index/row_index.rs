@@ -1,0 +1,182 @@
+//! The feasible rows of several combinations of keys by class and score, as if their counters counted no pod.
+
+use loadmaster_framework::incremental::{ClassKey, RowDependency, ScoreOutOfRange};
+use loadmaster_framework::topology_counter::TopologyCounterSet;
+use loadmaster_framework::world::WorldChange;
+use loadmaster_framework::{EvaluatorCx, NodeRow};
+
+use crate::evaluate::incremental::{ClassTable, Evaluator};
+use crate::evaluate::row_results::{RowResults, weighted_sum};
+use crate::evaluate::score_buckets::ScoreBuckets;
+use crate::guard::ExtensionPoint;
+
+/// Feasible rows by class and row-local score, updated from the world's change log.
+///
+/// Pods of many Services differ only in which pods their spread constraints count. Each has classes of its own, but on most nodes there is
+/// no such pod: these have the same class and score for all of them. All evaluators that are passed to an index have equal
+/// [shared parts](Evaluator::shared_parts).
+pub(crate) struct RowIndex {
+    pub(super) buckets: ScoreBuckets,
+    pub(super) table: ClassTable,
+    /// 1 where the row passes the filters that depend only on the node object.
+    node_passes: Vec<u8>,
+    /// The part of the row-local score that depends only on the node object; empty if it is 0 for every row.
+    node_score: Vec<i64>,
+    /// `Err` if such a score was out of range since the index was built.
+    node_scores: Result<(), ScoreOutOfRange>,
+    /// The same for the scores that depend on pods.
+    pod_scores: Result<(), ScoreOutOfRange>,
+    /// Sequence number of the first change that is not applied yet.
+    cursor: u64,
+    key: ClassKey,
+    /// Number of times that a row was added, was removed, or changed its class.
+    pub(super) n_class_changes: u64,
+}
+
+impl RowIndex {
+    /// Builds the index from all rows. `results` must be up to date.
+    pub fn new(evaluator: &Evaluator, results: &RowResults, cx: EvaluatorCx<'_>) -> RowIndex {
+        let mut index = RowIndex {
+            buckets: ScoreBuckets::default(),
+            table: ClassTable::default(),
+            node_passes: Vec::new(),
+            node_score: Vec::new(),
+            node_scores: Ok(()),
+            pod_scores: results.in_range(),
+            cursor: cx.world.next_change_seq(),
+            key: ClassKey::new(),
+            n_class_changes: 0,
+        };
+        index.grow(evaluator, cx.nodes().n_rows());
+        for row in cx.nodes().rows() {
+            index.update_node(evaluator, results, cx, row);
+        }
+        index
+    }
+
+    /// `Err` if a score is out of range: the index is then unusable.
+    pub fn in_range(&self) -> Result<(), ScoreOutOfRange> {
+        self.node_scores?;
+        self.pod_scores
+    }
+
+    fn grow(&mut self, evaluator: &Evaluator, n_rows: usize) {
+        self.buckets.grow(n_rows);
+        self.node_passes.resize(n_rows, 0);
+        if evaluator.row_scores(RowDependency::Node).next().is_some() {
+            self.node_score.resize(n_rows, 0);
+        }
+    }
+
+    /// Applies the changes of the world; returns `false` when the index must be rebuilt, because there are more than `max` or the set of
+    /// nodes changed. `results` must be up to date.
+    pub fn catch_up(
+        &mut self,
+        evaluator: &Evaluator,
+        results: &RowResults,
+        cx: EvaluatorCx<'_>,
+        max: u64,
+    ) -> bool {
+        let Some(changes) = cx.world.changes_since(self.cursor) else { return false };
+        if changes.len() as u64 > max {
+            return false;
+        }
+        let n_rows = cx.nodes().n_rows();
+        if self.node_passes.len() < n_rows {
+            self.grow(evaluator, n_rows);
+        }
+        self.pod_scores = results.in_range();
+        for change in changes {
+            match *change {
+                WorldChange::Pods(row, counters) => {
+                    self.update_pods(evaluator, results, cx, row, counters);
+                }
+                WorldChange::Node(row) => self.update_node(evaluator, results, cx, row),
+                WorldChange::NodeSet if evaluator.depends_on_node_set() => return false,
+                WorldChange::NodeSet => {}
+            }
+        }
+        self.cursor = cx.world.next_change_seq();
+        true
+    }
+
+    /// Updates a row whose node was added, updated or deleted.
+    fn update_node(
+        &mut self,
+        evaluator: &Evaluator,
+        results: &RowResults,
+        cx: EvaluatorCx<'_>,
+        row: NodeRow,
+    ) {
+        let at = row.index();
+        let mut filters = evaluator.row_filters(RowDependency::Node);
+        let passes = cx.nodes().node(row).is_some()
+            && filters.all(|part| part.enter(ExtensionPoint::Filter).filter_row(cx, row));
+        self.node_passes[at] = u8::from(passes);
+        if passes && let Some(score) = self.node_score.get_mut(at) {
+            let sum = weighted_sum(evaluator.row_scores(RowDependency::Node), cx, row);
+            *score = sum.unwrap_or_else(|error| {
+                self.node_scores = Err(error);
+                0
+            });
+        }
+        // The row may belong to another node now.
+        self.n_class_changes += 1;
+        self.remove_row(evaluator, row);
+        self.update_pods(evaluator, results, cx, row, TopologyCounterSet::ALL);
+    }
+
+    /// Updates a row whose pods changed, and with them these counters. Most often its class is the same, and its score a little lower.
+    fn update_pods(
+        &mut self,
+        evaluator: &Evaluator,
+        results: &RowResults,
+        cx: EvaluatorCx<'_>,
+        row: NodeRow,
+        counters: TopologyCounterSet,
+    ) {
+        let before = self.buckets.class_and_score(row);
+        let Some(pods_score) = results.get(row) else {
+            if before.is_some() {
+                self.n_class_changes += 1;
+                self.remove_row(evaluator, row);
+            }
+            return;
+        };
+        let score = pods_score + self.node_score.get(row.index()).copied().unwrap_or(0);
+        let Some((class, old)) = before else {
+            if self.node_passes[row.index()] != 0 {
+                evaluator.shared_class_key(cx, row, &mut self.key);
+                self.insert_row(row, score);
+            }
+            return;
+        };
+        if evaluator.may_change_shared_class(counters) {
+            let known = self.table.key(class, evaluator.class_key_len());
+            evaluator.update_shared_class_key(cx, row, known, &mut self.key);
+            if *known != *self.key {
+                self.remove_row(evaluator, row);
+                self.insert_row(row, score);
+                return;
+            }
+        }
+        if old != score {
+            self.buckets.remove(row);
+            self.buckets.insert(row, class, score);
+        }
+    }
+
+    /// Adds a row to the class with the key in `key`.
+    fn insert_row(&mut self, row: NodeRow, score: i64) {
+        self.n_class_changes += 1;
+        let class = self.table.insert_row(&self.key);
+        self.buckets.insert(row, class, score);
+    }
+
+    fn remove_row(&mut self, evaluator: &Evaluator, row: NodeRow) {
+        if let Some((class, _)) = self.buckets.class_and_score(row) {
+            self.buckets.remove(row);
+            self.table.remove_row(class, evaluator.class_key_len());
+        }
+    }
+}
