@@ -4,10 +4,12 @@
 //! that all plugins find feasible, node classes and score indexes belong to a combination of keys, one of each plugin. Pods with equal
 //! keys share both, whatever else they differ in.
 
-use loadmaster_framework::incremental::{EvaluatorKey, PrepareCx, RowDependency};
-use loadmaster_framework::template::TemplateId;
+use loadmaster_framework::incremental::{AnyIncremental, EvaluatorKey, PrepareCx, RowDependency};
+use loadmaster_framework::template::{SpecId, TemplateId};
 use loadmaster_framework::topology_counter::TopologyCounterId;
 use loadmaster_framework::{EvaluatorCx, Failure, PluginStates, PodInfo, World};
+use std::sync::Arc;
+
 use loadmaster_stdx::Map;
 use slab::Slab;
 
@@ -134,6 +136,8 @@ pub(crate) struct EvaluationCache {
     /// The combination of the keys of a template's pods, or of the last such pod if they have ephemeral volumes, and the version of the
     /// world in which they were computed.
     by_template: Map<TemplateId, (u64, CombinationId)>,
+    /// The keys that depend only on the spec of pods, by position in `usages`. They may be keys that do not exist any more.
+    by_spec: Map<SpecId, Box<[Option<KeyId>]>>,
     /// By plugin.
     key_ids: Vec<Map<EvaluatorKey, KeyId>>,
     prepared: Map<KeyId, PreparedKey>,
@@ -160,6 +164,7 @@ impl EvaluationCache {
         EvaluationCache {
             usages: PluginUsage::of_profile(profile).collect(),
             by_template: Map::default(),
+            by_spec: Map::default(),
             key_ids: Vec::new(),
             prepared: Map::default(),
             combinations: Map::default(),
@@ -277,11 +282,16 @@ impl EvaluationCache {
         states: &PluginStates,
         pod: &PodInfo,
     ) -> Result<(CombinationId, bool), Failure> {
-        let mut keys = Vec::with_capacity(self.usages.len());
-        for at in 0..self.usages.len() {
-            let (plugin, usage) = self.usages[at];
-            keys.push(self.key_of(profile, world, states, pod, plugin, usage)?);
+        if self.by_spec.contains_key(&pod.template.spec.id()) {
+            let keys = self.keys_of_pod(profile, world, states, pod, true)?;
+            let id = self.combinations.get(keys.as_slice()).copied();
+            let is_valid = |cached: &CachedEvaluation| cached.is_valid(EvaluatorCx { world, states });
+            if let Some(id) = id.filter(|id| self.cached.get(id).is_some_and(is_valid)) {
+                return Ok((id, false));
+            }
         }
+        let keys = self.keys_of_pod(profile, world, states, pod, false)?;
+        self.remember_keys_of_spec(profile, pod, &keys);
         if let Some(id) = self.combinations.get(keys.as_slice()).copied() {
             let cx = EvaluatorCx { world, states };
             if self.cached.get(&id).is_some_and(|cached| cached.is_valid(cx)) {
@@ -324,6 +334,43 @@ impl EvaluationCache {
         };
         self.cached.insert(id, cached);
         Ok((id, true))
+    }
+
+    /// The keys of a pod, by position in `usages`. With `of_spec` those that another pod with this spec had are not computed again; they
+    /// may be keys that are not valid any more.
+    fn keys_of_pod(
+        &mut self,
+        profile: &Profile,
+        world: &mut World,
+        states: &PluginStates,
+        pod: &PodInfo,
+        of_spec: bool,
+    ) -> Result<Vec<KeyId>, Failure> {
+        let mut keys = Vec::with_capacity(self.usages.len());
+        for at in 0..self.usages.len() {
+            let known = self.by_spec.get(&pod.template.spec.id()).filter(|_| of_spec);
+            let key = match known.and_then(|known| known[at]) {
+                Some(key) => key,
+                None => {
+                    let (plugin, usage) = self.usages[at];
+                    self.key_of(profile, world, states, pod, plugin, usage)?
+                }
+            };
+            keys.push(key);
+        }
+        Ok(keys)
+    }
+
+    fn remember_keys_of_spec(&mut self, profile: &Profile, pod: &PodInfo, keys: &[KeyId]) {
+        if self.by_spec.len() >= TEMPLATES_MAX {
+            self.by_spec.clear();
+        }
+        let of_spec = self.usages.iter().zip(keys).map(|((plugin, usage), key)| {
+            let incremental = profile.plugins[*plugin].incremental.as_ref();
+            let is_of_spec = |it: &Arc<dyn AnyIncremental>| it.any_key_is_of_spec(pod);
+            (!usage.whole || incremental.is_none_or(is_of_spec)).then_some(*key)
+        });
+        self.by_spec.insert(pod.template.spec.id(), of_spec.collect());
     }
 
     /// The row results of a combination.
@@ -450,6 +497,7 @@ impl EvaluationCache {
         }
         self.release_unused(world);
         self.by_template.clear();
+        self.by_spec.clear();
     }
 
     /// Drops all combinations with an evaluator of this plugin, because something changed that it reads.

@@ -48,6 +48,13 @@ pub trait Incremental: Send + Sync {
     /// [`crate::SerialCx::invalidate_keys`]. The key of a nominated pod may depend on [`World::nominated_node`].
     fn key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Self::Key>;
 
+    /// Whether the key of this pod depends only on what pods with equal [specs](crate::template::SharedSpec) have in common: not on its
+    /// labels or namespace, nor on other objects. It is then computed once for all of them.
+    fn key_is_of_spec(&self, pod: &PodInfo) -> bool {
+        let _ = pod;
+        false
+    }
+
     /// Prepares the evaluation of all pods with this key.
     fn prepare(&self, cx: &mut PrepareCx<'_>, key: &Self::Key) -> PrepareResult;
 }
@@ -213,6 +220,9 @@ pub trait AnyIncremental: Send + Sync {
     /// [`Incremental::key`].
     fn any_key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<EvaluatorKey>;
 
+    /// [`Incremental::key_is_of_spec`].
+    fn any_key_is_of_spec(&self, pod: &PodInfo) -> bool;
+
     /// [`Incremental::prepare`]; [`PrepareResult::PerNode`] for the key of another plugin.
     fn prepare_any(&self, cx: &mut PrepareCx<'_>, key: &EvaluatorKey) -> PrepareResult;
 }
@@ -220,6 +230,10 @@ pub trait AnyIncremental: Send + Sync {
 impl<T: Incremental> AnyIncremental for T {
     fn any_key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<EvaluatorKey> {
         self.key(cx, pod).map(EvaluatorKey::new)
+    }
+
+    fn any_key_is_of_spec(&self, pod: &PodInfo) -> bool {
+        self.key_is_of_spec(pod)
     }
 
     fn prepare_any(&self, cx: &mut PrepareCx<'_>, key: &EvaluatorKey) -> PrepareResult {

@@ -4,7 +4,10 @@
 //! running pod needs little memory and equal pods can share a cached evaluation.
 
 use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
+
+use hashbrown::Equivalent as _;
 
 use loadmaster_api::pod::{PodStatus, Volume};
 use loadmaster_api::selector::SelectorError;
@@ -21,6 +24,77 @@ pub struct TemplateId {
     pub(crate) index: u32,
     /// Distinguishes templates that had the same index at different times.
     pub(crate) serial: u32,
+}
+
+/// The id of a spec that templates share, in its world; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SpecId(pub(crate) u64);
+
+/// The spec of all templates that differ only in labels, namespace or owner, such as those of the pods of a StatefulSet.
+#[derive(Clone, Debug)]
+pub struct SharedSpec(Arc<IdentifiedSpec>);
+
+#[derive(Debug)]
+struct IdentifiedSpec {
+    id: SpecId,
+    spec: PodSpec,
+}
+
+impl SharedSpec {
+    /// The spec of these pods, without what templates leave out.
+    pub(crate) fn new(id: SpecId, pods: &PodSpec) -> SharedSpec {
+        let mut spec = pods.clone();
+        spec.node_name = Str::default();
+        spec.volumes.retain(is_read);
+        SharedSpec(Arc::new(IdentifiedSpec { id, spec }))
+    }
+
+    /// Equal ids in one world mean equal specs.
+    pub fn id(&self) -> SpecId {
+        self.0.id
+    }
+
+    /// Whether nothing else refers to it.
+    pub(crate) fn is_unused(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
+impl Deref for SharedSpec {
+    type Target = PodSpec;
+
+    fn deref(&self) -> &PodSpec {
+        &self.0.spec
+    }
+}
+
+/// The fields that a [`SharedSpec`] is looked up by.
+pub(crate) struct SpecKey<'a>(pub &'a PodSpec);
+
+impl Hash for SpecKey<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        compared_fields(self.0).hash(state);
+    }
+}
+
+impl hashbrown::Equivalent<SharedSpec> for SpecKey<'_> {
+    fn equivalent(&self, known: &SharedSpec) -> bool {
+        compared_fields(self.0) == compared_fields(known)
+    }
+}
+
+impl PartialEq for SharedSpec {
+    fn eq(&self, other: &Self) -> bool {
+        SpecKey(self).equivalent(other)
+    }
+}
+
+impl Eq for SharedSpec {}
+
+impl Hash for SharedSpec {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        SpecKey(self).hash(state);
+    }
 }
 
 impl TemplateId {
@@ -41,7 +115,7 @@ pub struct PodTemplate {
     pub controller: Option<OwnerReference>,
     /// Without `nodeName`, which belongs to the single pod, and with only those volumes that decide where a pod can go: claims, images
     /// and disks. The API server gives each pod a volume of random name for its service account token.
-    pub spec: PodSpec,
+    pub spec: SharedSpec,
     /// Requests according to the spec, without the pod's status.
     pub requests: PodRequests,
     /// Host ports of containers and sidecars.
@@ -119,15 +193,16 @@ pub struct TemplateError {
 }
 
 impl PodTemplate {
-    /// Parses the shared part of a pod. [`crate::world::World::parse_pod`] assigns the template's id.
+    /// Parses the shared part of a pod with this spec. [`crate::world::World::parse_pod`] assigns the template's id.
     ///
     /// # Errors
     ///
     /// When a selector is invalid.
-    pub fn new(pod: &Pod, gates: &FeatureGates) -> Result<PodTemplate, TemplateError> {
-        let mut spec = pod.spec.clone();
-        spec.node_name = Str::default();
-        spec.volumes.retain(is_read);
+    pub(crate) fn new(
+        pod: &Pod,
+        spec: SharedSpec,
+        gates: &FeatureGates,
+    ) -> Result<PodTemplate, TemplateError> {
         let namespace = pod.metadata.namespace.clone();
         let affinity = spec.affinity.as_deref();
         let pod_affinity = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());

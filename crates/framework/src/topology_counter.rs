@@ -90,28 +90,28 @@ pub struct TopologyCounterId {
 
 /// A set of counters. It may seem to contain more than were added, so it answers only which counters are surely not in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TopologyCounterSet(u64);
+pub struct TopologyCounterSet([u64; 2]);
 
 impl TopologyCounterSet {
     /// The set without counters.
-    pub const EMPTY: TopologyCounterSet = TopologyCounterSet(0);
+    pub const EMPTY: TopologyCounterSet = TopologyCounterSet([0; 2]);
     /// All counters.
-    pub const ALL: TopologyCounterSet = TopologyCounterSet(u64::MAX);
+    pub const ALL: TopologyCounterSet = TopologyCounterSet([u64::MAX; 2]);
 
     /// Adds a counter.
     pub fn insert(&mut self, id: TopologyCounterId) {
-        self.0 |= 1 << (id.slot % u64::BITS);
+        self.0[(id.slot / u64::BITS) as usize % 2] |= 1 << (id.slot % u64::BITS);
     }
 
     /// Adds the counters of another set.
     pub fn extend(&mut self, other: TopologyCounterSet) {
-        self.0 |= other.0;
+        self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own |= other);
     }
 
     /// `false` if no counter is in both sets.
     #[inline]
     pub fn may_intersect(self, other: TopologyCounterSet) -> bool {
-        self.0 & other.0 != 0
+        (self.0[0] & other.0[0]) | (self.0[1] & other.0[1]) != 0
     }
 }
 

@@ -215,7 +215,8 @@ impl World {
         let template = match self.templates.get(&TemplateKey::of(pod)) {
             Some(known) => known.clone(),
             None => {
-                let fresh = PodTemplate::new(pod, &self.gates)?;
+                let spec = self.templates.shared_spec(&pod.spec);
+                let fresh = PodTemplate::new(pod, spec, &self.gates)?;
                 let (template, dropped) = self.templates.insert(fresh);
                 dropped.into_iter().for_each(|class| self.contributions.remove_template(class));
                 template

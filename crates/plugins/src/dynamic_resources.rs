@@ -137,6 +137,10 @@ impl Incremental for DynamicResources {
         Some(has_resource_claims(&pod.template))
     }
 
+    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+        true
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, has_claims: &bool) -> PrepareResult {
         prepare_or_reject(*has_claims, REASON_DEVICES)
     }

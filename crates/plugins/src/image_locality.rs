@@ -68,6 +68,10 @@ impl Incremental for ImageLocality {
         Some(PodImages { names: names.collect(), n_containers: n_containers(spec) })
     }
 
+    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+        true
+    }
+
     fn prepare(&self, cx: &mut PrepareCx<'_>, images: &PodImages) -> PrepareResult {
         let on_any_node = is_on_any_node(&images.names, cx.world().nodes());
         PrepareResult::Evaluator(Box::new(ImageLocalityEvaluator {

@@ -236,6 +236,10 @@ impl Incremental for NodeAffinity {
         Some(PodNodeAffinity { node_selector, affinity: affinity_of(&pod.template).cloned() })
     }
 
+    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+        true
+    }
+
     fn prepare(&self, cx: &mut PrepareCx<'_>, pod: &PodNodeAffinity) -> PrepareResult {
         let (filters, scores) = (self.filters(pod.into()), self.scores(pod.into()));
         if !filters && !scores {

@@ -211,6 +211,10 @@ impl Incremental for NodeDeclaredFeatures {
         Some(self.required_by(pod))
     }
 
+    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+        true
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, required: &FeatureSet) -> PrepareResult {
         let required = *required;
         if required == FeatureSet::NONE {

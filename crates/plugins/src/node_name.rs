@@ -75,6 +75,10 @@ impl Incremental for NodeName {
         Some(pod.node_name.clone())
     }
 
+    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+        true
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, node_name: &Str) -> PrepareResult {
         if node_name.is_empty() {
             return PrepareResult::Skip;

@@ -114,6 +114,10 @@ impl Incremental for NodePorts {
         Some(pod.template.host_ports.clone())
     }
 
+    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+        true
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, wanted: &Self::Key) -> PrepareResult {
         if wanted.is_empty() {
             return PrepareResult::Skip;

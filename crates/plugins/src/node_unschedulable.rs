@@ -105,6 +105,10 @@ impl Incremental for NodeUnschedulable {
         Some(self.is_tolerated_by(pod))
     }
 
+    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+        true
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, is_tolerated: &bool) -> PrepareResult {
         if *is_tolerated {
             return PrepareResult::Skip;

@@ -178,6 +178,10 @@ impl Incremental for NodeVolumeLimits {
         view.volume_key(pod)
     }
 
+    fn key_is_of_spec(&self, pod: &PodInfo) -> bool {
+        pod.template.spec.volumes.is_empty()
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, volumes: &Self::Key) -> PrepareResult {
         if volumes.is_empty() {
             return PrepareResult::Skip;

@@ -140,6 +140,10 @@ impl Incremental for TaintToleration {
         Some(pod.template.spec.tolerations.as_slice().into())
     }
 
+    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+        true
+    }
+
     fn prepare(&self, cx: &mut PrepareCx<'_>, tolerations: &Self::Key) -> PrepareResult {
         PrepareResult::Evaluator(Box::new(TaintTolerationEvaluator::new(
             self.toleration_matcher,

@@ -293,6 +293,10 @@ impl Incremental for VolumeBinding {
         Some(resolved.map(|(resolved, _)| resolved))
     }
 
+    fn key_is_of_spec(&self, pod: &PodInfo) -> bool {
+        pod.template.spec.volumes.is_empty()
+    }
+
     fn prepare(&self, cx: &mut PrepareCx<'_>, key: &Key) -> PrepareResult {
         match key {
             Err(error) => PrepareResult::Rejected(error.clone().into()),

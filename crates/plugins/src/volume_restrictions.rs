@@ -303,6 +303,10 @@ impl Incremental for VolumeRestrictions {
         })
     }
 
+    fn key_is_of_spec(&self, pod: &PodInfo) -> bool {
+        pod.template.spec.volumes.is_empty()
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, key: &Self::Key) -> PrepareResult {
         match key {
             RestrictionKey::MissingClaim(name) => PrepareResult::Rejected(not_found(name)),

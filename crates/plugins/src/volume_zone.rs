@@ -257,6 +257,10 @@ impl Incremental for VolumeZone {
         }))
     }
 
+    fn key_is_of_spec(&self, pod: &PodInfo) -> bool {
+        pod.template.spec.volumes.is_empty()
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, key: &Self::Key) -> PrepareResult {
         match key {
             Err(why) => PrepareResult::Rejected(Rejection::unresolvable(why.clone())),

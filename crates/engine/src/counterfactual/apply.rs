@@ -125,12 +125,12 @@ fn added_node(world: &World, change: &Change) -> Option<Arc<Node>> {
 /// The pod after these changes. `None` if it has a selector that is not valid then.
 fn changed_pod(world: &mut World, pod: &Arc<PodInfo>, changes: &[Change]) -> Option<Arc<PodInfo>> {
     let template = &pod.template;
-    let mut spec = template.spec.clone();
+    let mut spec = PodSpec::clone(&template.spec);
     let mut changes: Vec<&Change> = changes.iter().collect();
     // Backwards, so that the indexes of the others remain valid.
     changes.sort_by_key(|change| Reverse(index(change)));
     changes.into_iter().for_each(|change| apply(change, world.gates(), &mut spec));
-    if spec == template.spec {
+    if spec == *template.spec {
         return Some(pod.clone());
     }
     let metadata = ObjectMeta {

@@ -2,9 +2,10 @@
 //! of the number of nodes.
 
 use loadmaster_framework::NodeRow;
-use loadmaster_stdx::{Map, Rng};
+use loadmaster_stdx::Rng;
 
 use super::incremental::ClassTable;
+use super::row_map::RowMap;
 
 /// Where a row is: 8 bytes, because a decision reads this of every changed row, and it is in no cache.
 #[derive(Clone, Copy)]
@@ -51,45 +52,24 @@ impl RowPositions for AllRows {
     }
 }
 
-/// For buckets that contain few rows: which these are is a bit per row.
-#[derive(Default)]
-pub(crate) struct FewRows {
-    members: Vec<u64>,
-    positions: Map<NodeRow, BucketPosition>,
-}
-
-impl FewRows {
-    #[inline]
-    fn contains(&self, row: NodeRow) -> bool {
-        let word = self.members.get(row.index() / 64).copied().unwrap_or(0);
-        word >> (row.index() % 64) & 1 != 0
-    }
-}
-
-impl RowPositions for FewRows {
+/// For buckets that contain few rows.
+impl RowPositions for RowMap<BucketPosition> {
     #[inline]
     fn get(&self, row: NodeRow) -> BucketPosition {
-        if !self.contains(row) {
-            return BucketPosition::NONE;
-        }
-        self.positions.get(&row).copied().unwrap_or(BucketPosition::NONE)
+        RowMap::get(self, row).copied().unwrap_or(BucketPosition::NONE)
     }
 
+    #[inline]
     fn set(&mut self, row: NodeRow, position: BucketPosition) {
-        let word = row.index() / 64;
-        if self.members.len() <= word {
-            self.members.resize(word + 1, 0);
+        match self.get_mut(row) {
+            Some(known) => *known = position,
+            None => self.insert(row, position),
         }
-        self.members[word] |= 1 << (row.index() % 64);
-        self.positions.insert(row, position);
     }
 
+    #[inline]
     fn take(&mut self, row: NodeRow) -> BucketPosition {
-        if !self.contains(row) {
-            return BucketPosition::NONE;
-        }
-        self.members[row.index() / 64] &= !(1 << (row.index() % 64));
-        self.positions.remove(&row).unwrap_or(BucketPosition::NONE)
+        self.remove(row).unwrap_or(BucketPosition::NONE)
     }
 }
 
@@ -200,7 +180,7 @@ impl ScoreBuckets {
     }
 }
 
-impl ScoreBuckets<FewRows> {
+impl ScoreBuckets<RowMap<BucketPosition>> {
     /// Whether the row is in a bucket.
     #[inline]
     pub fn contains(&self, row: NodeRow) -> bool {
@@ -224,6 +204,7 @@ impl<P: RowPositions> ScoreBuckets<P> {
     }
 
     /// Adds a row that is in no bucket.
+    #[inline]
     pub fn insert(&mut self, row: NodeRow, class: u32, score: i64) {
         let bucket = self.bucket_of(class, score);
         let rows = &mut self.buckets[bucket as usize].rows;
@@ -231,12 +212,21 @@ impl<P: RowPositions> ScoreBuckets<P> {
         rows.push(row);
     }
 
+    /// Gives a row that is in a bucket another score.
+    pub fn set_score(&mut self, row: NodeRow, class: u32, score: i64) {
+        self.leave_bucket(self.of_row.get(row));
+        self.insert(row, class, score);
+    }
+
     /// Removes a row.
     pub fn remove(&mut self, row: NodeRow) {
         let position = self.of_row.take(row);
-        if position.is_none() {
-            return;
+        if !position.is_none() {
+            self.leave_bucket(position);
         }
+    }
+
+    fn leave_bucket(&mut self, position: BucketPosition) {
         let bucket = &mut self.buckets[position.bucket as usize];
         bucket.rows.swap_remove(position.at as usize);
         if let Some(moved) = bucket.rows.get(position.at as usize) {
@@ -368,7 +358,7 @@ mod tests {
         table.offsets = vec![0, 2, 9, 1];
         let mut buckets = ScoreBuckets::<AllRows>::default();
         buckets.grow(12);
-        let mut few = ScoreBuckets::<FewRows>::default();
+        let mut few = ScoreBuckets::<RowMap<BucketPosition>>::default();
         let mut list: [Option<(u32, i64)>; 12] = [None; 12];
         for _ in 0..5_000 {
             let at = rng.below(12) as usize;

@@ -3,11 +3,11 @@
 use loadmaster_framework::incremental::ClassKey;
 use loadmaster_framework::world::WorldChange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
-use loadmaster_stdx::Map;
 
 use super::row_index::RowIndex;
 use crate::evaluate::incremental::{ClassTable, Evaluator};
-use crate::evaluate::score_buckets::{FewRows, ScoreBuckets};
+use crate::evaluate::row_map::RowMap;
+use crate::evaluate::score_buckets::{BucketPosition, ScoreBuckets};
 
 /// Where the shared index has a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,10 +19,10 @@ struct SharedPlace {
 /// Counted rows by class and score. They are left out of the shared index's buckets when a node is selected.
 #[derive(Default)]
 pub(super) struct CountedRows {
-    pub buckets: ScoreBuckets<FewRows>,
+    pub buckets: ScoreBuckets<RowMap<BucketPosition>>,
     table: ClassTable,
     /// Where the shared index has each of these rows.
-    places: Map<NodeRow, SharedPlace>,
+    places: RowMap<SharedPlace>,
     /// By bucket of the shared index, and by class of it: number of these rows.
     pub n_by_bucket: Vec<u32>,
     n_by_class: Vec<u32>,
@@ -54,8 +54,10 @@ impl CountedRows {
         for change in changes {
             match *change {
                 WorldChange::Pods(row, counters) => {
-                    if evaluator.may_change_class(counters) || self.buckets.contains(row) {
+                    if evaluator.may_change_class(counters) {
                         self.update(evaluator, index, cx, row);
+                    } else if self.buckets.contains(row) {
+                        self.update_score(evaluator, index, cx, row);
                     }
                 }
                 WorldChange::Node(row) => self.update(evaluator, index, cx, row),
@@ -67,6 +69,34 @@ impl CountedRows {
     /// Makes `all_classes` a table of all classes. Those of counted rows begin after those of the index.
     pub fn combine_classes(&mut self, index: &RowIndex) {
         self.all_classes.combine(&index.table, &self.n_by_class, &self.table);
+    }
+
+    /// Updates a counted row of which no counted pods changed: its class is the same as long as the shared one is.
+    fn update_score(
+        &mut self,
+        evaluator: &Evaluator,
+        index: &RowIndex,
+        cx: EvaluatorCx<'_>,
+        row: NodeRow,
+    ) {
+        let (now, place) = (index.buckets.bucket(row), self.places.get_mut(row));
+        let (Some((bucket, class, score)), Some(place)) = (now, place) else {
+            return self.update(evaluator, index, cx, row);
+        };
+        if place.class != class {
+            return self.update(evaluator, index, cx, row);
+        }
+        if place.bucket == bucket {
+            return;
+        }
+        self.n_by_bucket[place.bucket as usize] -= 1;
+        *counter(&mut self.n_by_bucket, bucket) += 1;
+        place.bucket = bucket;
+        if let Some((own, old)) = self.buckets.class_and_score(row)
+            && old != score
+        {
+            self.buckets.set_score(row, own, score);
+        }
     }
 
     fn update(
@@ -93,8 +123,7 @@ impl CountedRows {
         {
             self.set_place(row, Some(place));
             if old != score {
-                self.buckets.remove(row);
-                self.buckets.insert(row, own, score);
+                self.buckets.set_score(row, own, score);
             }
             return;
         }
@@ -115,9 +144,13 @@ impl CountedRows {
     }
 
     fn set_place(&mut self, row: NodeRow, place: Option<SharedPlace>) {
-        let before = match place {
-            Some(place) => self.places.insert(row, place),
-            None => self.places.remove(&row),
+        let before = match (place, self.places.get_mut(row)) {
+            (Some(place), Some(known)) => Some(std::mem::replace(known, place)),
+            (Some(place), None) => {
+                self.places.insert(row, place);
+                None
+            }
+            (None, _) => self.places.remove(row),
         };
         if before == place {
             return;

@@ -161,8 +161,7 @@ impl RowIndex {
             }
         }
         if old != score {
-            self.buckets.remove(row);
-            self.buckets.insert(row, class, score);
+            self.buckets.set_score(row, class, score);
         }
     }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use loadmaster_stdx::Map;
+use loadmaster_api::PodSpec;
+use loadmaster_stdx::{Map, Set};
 
 use super::contributions::ContributionClassId;
-use crate::template::{PodTemplate, TemplateId, TemplateKey};
+use crate::template::{PodTemplate, SharedSpec, SpecId, SpecKey, TemplateId, TemplateKey};
 
 /// Number of templates below which unused ones are not looked for.
 const SWEEP_MIN: usize = 1024;
@@ -18,6 +19,9 @@ pub(super) struct Templates {
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
     next_serial: u32,
+    /// The specs that templates share.
+    specs: Set<SharedSpec>,
+    last_spec_id: u64,
     /// Number of templates at which unused ones are dropped.
     sweep_at: usize,
 }
@@ -31,6 +35,17 @@ struct Slot {
 impl Templates {
     pub fn get(&self, key: &TemplateKey<'_>) -> Option<&Arc<PodTemplate>> {
         self.ids.get_key_value(key).map(|(known, _)| known)
+    }
+
+    /// The spec of these pods that templates share.
+    pub fn shared_spec(&mut self, pods: &PodSpec) -> SharedSpec {
+        if let Some(known) = self.specs.get(&SpecKey(pods)) {
+            return known.clone();
+        }
+        self.last_spec_id += 1;
+        let spec = SharedSpec::new(SpecId(self.last_spec_id), pods);
+        self.specs.insert(spec.clone());
+        spec
     }
 
     /// Adds a new template; returns it with its id, and the classes of templates that were dropped because no pod has them.
@@ -85,6 +100,7 @@ impl Templates {
         if self.ids.len() < self.ids.capacity() / 4 {
             self.ids.shrink_to(2 * self.ids.len());
         }
+        self.specs.retain(|spec| !spec.is_unused());
         self.sweep_at = 2 * self.ids.len();
         classes
     }

@@ -74,6 +74,10 @@ impl Incremental for AllocationScore {
         Some(self.scored_requests(pod))
     }
 
+    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+        true
+    }
+
     fn prepare(&self, cx: &mut PrepareCx<'_>, requests: &ScoredRequests) -> PrepareResult {
         let nodes = cx.world().nodes();
         let scorer = ColumnScorer::new(self.formula.clone(), requests.clone(), nodes);

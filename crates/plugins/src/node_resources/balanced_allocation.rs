@@ -133,6 +133,10 @@ impl Incremental for BalancedAllocation {
         Some(self.scored_requests(pod))
     }
 
+    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+        true
+    }
+
     fn prepare(&self, cx: &mut PrepareCx<'_>, scored: &Self::Key) -> PrepareResult {
         let Some(scored) = scored else { return PrepareResult::Skip };
         let nodes = cx.world().nodes();

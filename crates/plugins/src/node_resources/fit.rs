@@ -368,6 +368,10 @@ impl Incremental for Fit {
         Some((FilterRequests::new(pod, Some(&self.ignored)), self.scored_requests(pod)))
     }
 
+    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+        true
+    }
+
     fn prepare(&self, cx: &mut PrepareCx<'_>, (filtered, scored): &Self::Key) -> PrepareResult {
         let nodes = cx.world().nodes();
         let column = |(resource, wanted): &(Resource, i64)| {
