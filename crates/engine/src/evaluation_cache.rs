@@ -285,7 +285,8 @@ impl EvaluationCache {
         if self.by_spec.contains_key(&pod.template.spec.id()) {
             let keys = self.keys_of_pod(profile, world, states, pod, true)?;
             let id = self.combinations.get(keys.as_slice()).copied();
-            let is_valid = |cached: &CachedEvaluation| cached.is_valid(EvaluatorCx { world, states });
+            let is_valid =
+                |cached: &CachedEvaluation| cached.is_valid(EvaluatorCx { world, states });
             if let Some(id) = id.filter(|id| self.cached.get(id).is_some_and(is_valid)) {
                 return Ok((id, false));
             }
@@ -400,7 +401,9 @@ impl EvaluationCache {
         let mut shared = Vec::with_capacity(keys.len());
         for (plugin, uncounted) in evaluator.shared_parts() {
             let id = match uncounted {
-                None => self.usages.iter().zip(keys).find(|((it, _), _)| *it == plugin).map(|it| *it.1),
+                None => {
+                    self.usages.iter().zip(keys).find(|((it, _), _)| *it == plugin).map(|it| *it.1)
+                }
                 Some(key) => {
                     let key = (plugin, key.clone());
                     let known = self.uncounted.get(&key).copied();

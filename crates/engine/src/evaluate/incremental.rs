@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use loadmaster_framework::incremental::{
-    ClassKey, EvaluatorKey, NodeClasses, ResultDependencies, RowDependency, ScoreOutOfRange, check_score_range,
+    ClassKey, EvaluatorKey, NodeClasses, ResultDependencies, RowDependency, ScoreOutOfRange,
+    check_score_range,
 };
 use loadmaster_framework::topology_counter::TopologyCounterSet;
 use loadmaster_framework::{
@@ -207,9 +208,7 @@ impl Evaluator {
                 self.set_rejected(PluginRejection { plugin: Some(name), rejection });
             }
             Prepared::Rejected(_) => {}
-            Prepared::Evaluator(evaluator) => {
-                self.add_part(cx, plugin, evaluator, used, counters)
-            }
+            Prepared::Evaluator(evaluator) => self.add_part(cx, plugin, evaluator, used, counters),
         }
     }
 
@@ -418,7 +417,8 @@ impl Evaluator {
     pub fn shared_parts(&self) -> impl Iterator<Item = (usize, Option<&EvaluatorKey>)> {
         self.parts.iter().filter_map(|part| {
             let ResultDependencies { filter, score, class, .. } = part.dependencies;
-            let is_row_local = filter.is_some() && part.filters || score.is_some() && part.weight != 0;
+            let is_row_local =
+                filter.is_some() && part.filters || score.is_some() && part.weight != 0;
             (is_row_local || class.is_some()).then_some((part.plugin, part.uncounted.as_ref()))
         })
     }

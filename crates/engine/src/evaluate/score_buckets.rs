@@ -114,7 +114,12 @@ impl TopBucket<'_> {
     }
 
     /// One of the rows that are not left out; `nth` is a random number below their number.
-    fn pick(&self, nth: u64, is_hidden: impl Fn(NodeRow) -> bool, rng: &mut Rng) -> Option<NodeRow> {
+    fn pick(
+        &self,
+        nth: u64,
+        is_hidden: impl Fn(NodeRow) -> bool,
+        rng: &mut Rng,
+    ) -> Option<NodeRow> {
         if self.n_hidden == 0 {
             return self.rows.get(nth as usize).copied();
         }
@@ -272,14 +277,16 @@ impl<P: RowPositions> ScoreBuckets<P> {
         n_hidden: &'a [u32],
     ) -> impl Iterator<Item = TopBucket<'a>> {
         let classes = self.classes.iter().zip(first_class..);
-        classes.filter(|(_, class)| is_feasible(table, *class)).filter_map(move |(buckets, class)| {
-            let buckets = buckets.iter().rev().map(|(score, bucket)| TopBucket {
-                total: *score + table.offsets[class],
-                rows: &self.buckets[*bucket as usize].rows,
-                n_hidden: n_hidden.get(*bucket as usize).copied().unwrap_or(0),
-            });
-            buckets.into_iter().find(|bucket| bucket.n_visible() > 0)
-        })
+        classes.filter(|(_, class)| is_feasible(table, *class)).filter_map(
+            move |(buckets, class)| {
+                let buckets = buckets.iter().rev().map(|(score, bucket)| TopBucket {
+                    total: *score + table.offsets[class],
+                    rows: &self.buckets[*bucket as usize].rows,
+                    n_hidden: n_hidden.get(*bucket as usize).copied().unwrap_or(0),
+                });
+                buckets.into_iter().find(|bucket| bucket.n_visible() > 0)
+            },
+        )
     }
 }
 

@@ -46,6 +46,8 @@ pub fn check_incremental_history(
                 PluginTestBenchError(format!("step {step} ({kind}), pod {at}: {error}"))
             })?;
         }
+        check_equal_uncounted(bench.evaluator_cx(), &all)
+            .map_err(|error| PluginTestBenchError(format!("step {step} ({kind}): {error}")))?;
     }
     all.into_iter().for_each(|cached| cached.release(bench));
     Ok(())
@@ -97,6 +99,7 @@ impl CachedEvaluation {
             }
             PrepareResult::Skip => compare(&bench.world, &per_node, |_| true, |_| 0),
             PrepareResult::Evaluator(evaluator) => {
+                check_uncounted(bench.evaluator_cx(), &**evaluator)?;
                 let is_accepted = is_accepted(bench.evaluator_cx(), &**evaluator, &self.pod)?;
                 let scores = self.scores_by_row(bench.evaluator_cx(), &**evaluator);
                 let score = |row: NodeRow| scores[row.index()].unwrap_or(0);
@@ -229,6 +232,53 @@ impl CachedEvaluation {
         };
         self.rows.iter().zip(&classes).map(score).collect()
     }
+}
+
+/// Checks [`PluginEvaluator::uncounted_class_key`] on nodes without pods, where no domain of one node has a counted pod.
+fn check_uncounted(cx: EvaluatorCx<'_>, evaluator: &dyn PluginEvaluator) -> BenchResult<()> {
+    if evaluator.uncounted(cx).is_none() {
+        return Ok(());
+    }
+    for row in cx.nodes().rows().filter(|row| cx.nodes().pods(*row).is_empty()) {
+        let Some(RowResult { key, .. }) = read(cx, evaluator, row) else { continue };
+        let uncounted = uncounted_key(cx, evaluator, row);
+        if key != uncounted {
+            let name = cx.nodes().node(row).map_or("", |node| node.name());
+            let error =
+                format!("node {name} has no pods: class key {key:?}, uncounted {uncounted:?}");
+            return Err(PluginTestBenchError(error));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that evaluators with equal [`PluginEvaluator::uncounted`] have equal row-local results and uncounted class keys.
+fn check_equal_uncounted(cx: EvaluatorCx<'_>, all: &[CachedEvaluation]) -> BenchResult<()> {
+    let evaluators = all.iter().filter_map(|cached| match &cached.prepared.result {
+        PrepareResult::Evaluator(evaluator) => Some((&**evaluator, evaluator.uncounted(cx)?)),
+        _ => None,
+    });
+    let evaluators: Vec<_> = evaluators.collect();
+    for (at, (one, of_one)) in evaluators.iter().enumerate() {
+        for (other, of_other) in &evaluators[..at] {
+            let result = |evaluator: &dyn PluginEvaluator, row| {
+                let local = read(cx, evaluator, row)?.local;
+                Some((local, uncounted_key(cx, evaluator, row)))
+            };
+            let differs = |row| result(*one, row) != result(*other, row);
+            if of_one == of_other && cx.nodes().rows().any(differs) {
+                let error = format!("{of_one:?}: evaluators differ in more than counters");
+                return Err(PluginTestBenchError(error));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn uncounted_key(cx: EvaluatorCx<'_>, evaluator: &dyn PluginEvaluator, row: NodeRow) -> ClassKey {
+    let mut key = ClassKey::new();
+    evaluator.uncounted_class_key(cx, row, &mut key);
+    key
 }
 
 fn read(cx: EvaluatorCx<'_>, evaluator: &dyn PluginEvaluator, row: NodeRow) -> Option<RowResult> {

@@ -10,6 +10,7 @@ use super::pod_changes::{PodVocabulary, pod_changes};
 use super::{BenchResult, PerNodeResults, PluginTestBench, PluginTestBenchError, Prepared};
 use crate::incremental::PrepareResult;
 use crate::pod_info::PodInfo;
+use crate::template::SpecId;
 use crate::world::World;
 
 /// What [`PluginTestBench::check_key`] found.
@@ -72,6 +73,10 @@ impl PluginTestBench {
             let is_kept = original.shares_key(self, &changed).map_err(|error| {
                 PluginTestBenchError(format!("{}: the key is kept, but {error}", change.name))
             })?;
+            if !is_kept && original.key_must_be_equal(self, &changed) {
+                let what = "the key depends on more than the spec (key_is_of_spec)";
+                return Err(PluginTestBenchError(format!("{}: {what}", change.name)));
+            }
             if is_kept {
                 report.kept.push(change.name);
             }
@@ -82,6 +87,8 @@ impl PluginTestBench {
 
 /// The pod that is changed, with its own results.
 struct OriginalPod {
+    spec: SpecId,
+    key_is_of_spec: bool,
     prepared: Prepared,
     results: PerNodeResults,
 }
@@ -94,7 +101,24 @@ impl OriginalPod {
         let pod = bench.parse_pod(pod.clone())?;
         bench.check_incremental(&pod)?;
         let prepared = bench.prepare(&pod);
-        Ok(OriginalPod { prepared, results: bench.evaluate_per_node(&pod) })
+        let incremental = bench.points.incremental.as_ref();
+        Ok(OriginalPod {
+            spec: pod.template.spec.id(),
+            key_is_of_spec: incremental.is_some_and(|it| it.any_key_is_of_spec(&pod)),
+            prepared,
+            results: bench.evaluate_per_node(&pod),
+        })
+    }
+
+    /// Whether the other pod must have this pod's key: the plugin says so, and it differs only in what is not in the spec. Pods with a node
+    /// name or a resize have their results per node.
+    fn key_must_be_equal(&self, bench: &PluginTestBench, other: &PodInfo) -> bool {
+        let incremental = bench.points.incremental.as_ref();
+        self.key_is_of_spec
+            && other.template.spec.id() == self.spec
+            && other.node_name.is_empty()
+            && other.resized.is_none()
+            && incremental.is_some_and(|it| it.any_key_is_of_spec(other))
     }
 
     /// Whether pods with equal keys may have different results ([`PluginEvaluator::accepts_pod`](crate::PluginEvaluator::accepts_pod)).

@@ -360,9 +360,11 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
         let labels = cx.nodes().labels();
         out.extend(self.hard.iter().map(|hard| hard.uncounted_key_element(labels, row)));
         let is_ignored = self.is_ignored(labels, row);
-        out.extend(self.soft.iter().map(|soft| {
-            if is_ignored { ABSENT } else { soft.uncounted_key_element(labels, row) }
-        }));
+        out.extend(
+            self.soft.iter().map(|soft| {
+                if is_ignored { ABSENT } else { soft.uncounted_key_element(labels, row) }
+            }),
+        );
     }
 
     fn filter_class(&self, cx: EvaluatorCx<'_>, key: &[i64]) -> bool {
