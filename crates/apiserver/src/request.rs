@@ -306,7 +306,7 @@ mod tests {
         check("/api/v1/nodes/n/proxy", "|v1|nodes||n|proxy");
         check("/api/v1/nodes/n/proxy/metrics/cadvisor", "|v1|nodes||n|proxy");
         check("/api/v1/namespaces/a/pods/b:80/proxy/", "|v1|pods|a|b:80|proxy");
-        check("/api/v1/namespaces/a/proxy/pods/b", "");
+        check("/api/v1/namespaces/a/pods/b/status/proxy", "");
     }
 
     #[test]
