@@ -23,8 +23,9 @@ const REPEAT_EVERY: u64 = 10;
 /// whose nodes come and go, and which loses its leader, all drawn from a seed. Random users create and delete pods.
 ///
 /// Checked are the simulator's invariants: every decision equals per-node evaluation, so that a wrong incremental form is found; no pod is
-/// bound to a node that Filter rejects in a world built from scratch; nothing is lost or counted twice; two runs of a seed are equal; and when
-/// the faults have ended, each pod that fits on a node is bound, so that a missing event registration or a wrong queueing hint is found.
+/// bound to a node that Filter rejects in a world built from scratch; nothing is lost or counted twice; two runs of a seed are equal, whatever
+/// the order of hash maps; and when the faults have ended, each pod that fits on a node is bound, so that a missing event registration or a
+/// wrong queueing hint is found.
 ///
 /// ```
 /// use loadmaster::testkit::FaultSimulation;
