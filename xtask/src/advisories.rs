@@ -1,6 +1,6 @@
 //! `cargo xtask advisories`: fails on a dependency with an advisory of the RustSec database that has not been accepted.
 //!
-//! The database is a checkout of <https://github.com/RustSec/advisory-db>, or a table made from one (`--write`): one file of some 150 KB, for
+//! The database is a checkout of <https://github.com/RustSec/advisory-db>, or a table made from one (`--write`): one file of some 80 KB, for
 //! machines without a network. Nothing is downloaded.
 
 mod database;
