@@ -112,7 +112,7 @@ impl Args {
     fn extent(&self) -> Extent {
         match self.all || self.output == Format::Wide {
             true => Extent::All,
-            false => Extent::WithoutFlagAll,
+            false => Extent::First { has_flag: true },
         }
     }
 }
@@ -120,7 +120,7 @@ impl Args {
 /// The lines that are printed for a pod without a node, where there are no flags.
 #[cfg(feature = "cluster")]
 pub(crate) fn explanation_lines(explanation: &explain::Explanation) -> Vec<Line> {
-    table::lines(explanation, "", Extent::Short)
+    table::lines(explanation, "", Extent::First { has_flag: false })
 }
 
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {

@@ -5,10 +5,8 @@
 pub(super) enum Extent {
     /// Everything, with a row for every node.
     All,
-    /// The first entries; the flag --all shows the others.
-    WithoutFlagAll,
-    /// The first entries; there is no flag.
-    Short,
+    /// The first entries. Where there is a flag --all, the text says that it shows the others.
+    First { has_flag: bool },
 }
 
 impl Extent {
@@ -16,15 +14,15 @@ impl Extent {
     pub fn n_max(self, of_short_list: usize) -> usize {
         match self {
             Extent::All => usize::MAX,
-            Extent::WithoutFlagAll | Extent::Short => of_short_list,
+            Extent::First { .. } => of_short_list,
         }
     }
 
     /// A text for entries that are not printed: `and 3 more (--all shows them)`.
     pub fn and_more(self, what: &str, shown_by_flag: &str) -> String {
         match self {
-            Extent::WithoutFlagAll => format!("and {what} (--all shows {shown_by_flag})"),
-            Extent::All | Extent::Short => format!("and {what}"),
+            Extent::First { has_flag: true } => format!("and {what} (--all shows {shown_by_flag})"),
+            Extent::First { has_flag: false } | Extent::All => format!("and {what}"),
         }
     }
 }

@@ -223,7 +223,7 @@ fn lines(
         if let Outcome::Explained(explanation) = &outcomes[members[0]]
             && let Some(found) = &explanation.counterfactual
         {
-            more.extend(table::changes(found, Extent::WithoutFlagAll, INDENT));
+            more.extend(table::changes(found, Extent::First { has_flag: true }, INDENT));
         }
         below.push(more);
     }

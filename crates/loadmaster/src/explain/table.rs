@@ -308,12 +308,13 @@ mod tests {
             lines.map(|line| line.render(200, false)).collect::<Vec<_>>().join("\n")
         };
         assert!(
-            text(Extent::Short).contains("  Gang: complete=true, members=3\n  Quota: used=4\n")
+            text(Extent::First { has_flag: false })
+                .contains("  Gang: complete=true, members=3\n  Quota: used=4\n")
         );
         for want in ["DETAILS", "Devices: free=[d1 d2]", "Devices: free=[]"] {
             assert!(text(Extent::All).contains(want), "{want} in {}", text(Extent::All));
         }
-        let short = text(Extent::Short);
+        let short = text(Extent::First { has_flag: false });
         assert!(short.ends_with("none\n         b: free=[]"), "{short}");
     }
 
@@ -330,8 +331,8 @@ mod tests {
         .unwrap();
         for (extent, want) in [
             (Extent::All, None),
-            (Extent::WithoutFlagAll, Some("  and 2 more nodes (--all shows them)")),
-            (Extent::Short, Some("  and 2 more nodes")),
+            (Extent::First { has_flag: true }, Some("  and 2 more nodes (--all shows them)")),
+            (Extent::First { has_flag: false }, Some("  and 2 more nodes")),
         ] {
             let lines = lines(&explanation, "", extent);
             let lines = lines.into_iter().map(|line| line.render(200, false));
