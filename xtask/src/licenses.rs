@@ -24,7 +24,8 @@ const ALLOWED: &[&str] = &[
     "Zlib",
 ];
 
-const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
+/// The registry, in lock files and in the output of Cargo.
+pub const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// Checks every package of the lock file, for all platforms.
 pub fn run() -> Result<()> {

@@ -16,7 +16,7 @@ pub struct RequestPath {
     pub namespace: String,
     /// Empty for a collection.
     pub name: String,
-    /// Empty for the object itself.
+    /// Empty for the object itself. What follows `proxy` is not part of it: a path on the server behind it.
     pub subresource: String,
 }
 
@@ -43,13 +43,22 @@ impl RequestPath {
             _ => &rest[..],
         };
         let (resource, rest) = rest.split_first()?;
-        if resource.is_empty() || rest.len() > 2 {
+        let has_own_path = rest.get(1) == Some(&"proxy");
+        if resource.is_empty() || rest.len() > 2 && !has_own_path {
             return None;
         }
         target.resource = (*resource).to_owned();
         target.name = rest.first().copied().unwrap_or_default().to_owned();
         target.subresource = rest.get(1).copied().unwrap_or_default().to_owned();
         Some(target)
+    }
+
+    /// The name of the object. In the path of a proxy it may have a port behind it, and a scheme in front.
+    pub fn object_name(&self) -> &str {
+        match *self.name.split(':').collect::<Vec<_>>().as_slice() {
+            [name, _] | [_, name, _] if self.subresource == "proxy" => name,
+            _ => &self.name,
+        }
     }
 }
 
@@ -294,6 +303,25 @@ mod tests {
         check("/apis/apps/v1", "");
         check("/version", "");
         check("/api/v1/nodes/n/status/more", "");
+        check("/api/v1/nodes/n/proxy", "|v1|nodes||n|proxy");
+        check("/api/v1/nodes/n/proxy/metrics/cadvisor", "|v1|nodes||n|proxy");
+        check("/api/v1/namespaces/a/pods/b:80/proxy/", "|v1|pods|a|b:80|proxy");
+        check("/api/v1/namespaces/a/pods/b/status/proxy", "");
+    }
+
+    #[test]
+    fn names_in_paths_of_proxies() {
+        for (path, want) in [
+            ("/api/v1/namespaces/a/services/b/proxy/", "b"),
+            ("/api/v1/namespaces/a/services/b:80/proxy/", "b"),
+            ("/api/v1/namespaces/a/services/https:b:web/proxy/", "b"),
+            ("/api/v1/namespaces/a/services/https:b:/proxy/", "b"),
+            ("/api/v1/namespaces/a/services/1:2:3:4/proxy/", "1:2:3:4"),
+            ("/api/v1/namespaces/a/services/b:80", "b:80"),
+        ] {
+            let target = RequestPath::parse(path).expect(path);
+            assert_eq!(target.object_name(), want, "{path}");
+        }
     }
 
     #[test]

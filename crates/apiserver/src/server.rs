@@ -376,8 +376,9 @@ impl ApiServer {
         if !has_backend || !NO_BACKEND.contains(&target.subresource.as_str()) {
             return ApiError::no_such_resource();
         }
-        match self.get_object(kind, &target.namespace, &target.name) {
-            Ok(_) => ApiError::containers_do_not_run(kind, &target.name, &target.subresource),
+        let name = target.object_name();
+        match self.get_object(kind, &target.namespace, name) {
+            Ok(_) => ApiError::containers_do_not_run(kind, name, &target.subresource),
             Err(error) => error,
         }
     }

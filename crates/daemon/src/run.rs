@@ -53,7 +53,7 @@ use loadmaster_engine::Profile;
 use loadmaster_engine::engine::{Engine, EngineConfiguration, EngineOptions};
 use loadmaster_framework::plugin_metrics::MetricError;
 use loadmaster_framework::{Registry, WatchRequirement};
-use loadmaster_stdx::ErrorChain;
+use loadmaster_stdx::{ErrorChain, HashSeed};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -186,7 +186,8 @@ fn try_run(
 ) -> Result<(), RunError> {
     let options = ready.options.clone();
     let prepared = PreparedScheduler::new(ready, services, out_of_tree)?;
-    let runtime = runtime()?;
+    let runtime = runtime(prepared.daemon.hash_seed)?;
+    prepared.daemon.hash_seed.set_for_thread();
     let ended = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Runtime)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Runtime)?;
@@ -205,8 +206,10 @@ fn try_run(
     ended
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, RunError> {
+/// A runtime whose threads use this seed for hash maps, such as those of watched objects.
+fn runtime(hash_seed: HashSeed) -> Result<tokio::runtime::Runtime, RunError> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.on_thread_start(move || hash_seed.set_for_thread());
     runtime.worker_threads(2).enable_all().build().map_err(RunError::Runtime)
 }
 
@@ -235,7 +238,9 @@ impl PreparedScheduler {
         }
         let recording = start_recording(&ready, &options, out_of_tree)?;
         let (commands, command_receiver) = mpsc::unbounded_channel();
-        let daemon = Daemon { ready, services: services.to_vec(), commands, listener: None };
+        let hash_seed = options.hash_seed;
+        let services = services.to_vec();
+        let daemon = Daemon { ready, services, hash_seed, commands, listener: None };
         Ok(PreparedScheduler { daemon, engine, recording, command_receiver })
     }
 
@@ -282,6 +287,7 @@ pub(crate) fn user_agent() -> String {
 fn engine_options(loaded: &LoadedConfig, flags: &LoadmasterFlags) -> EngineOptions {
     EngineOptions {
         seed: random_seed(),
+        hash_seed: HashSeed::new(random_seed()),
         initial_backoff: whole_seconds(loaded.config.pod_initial_backoff_seconds),
         max_backoff: whole_seconds(loaded.config.pod_max_backoff_seconds),
         max_in_unschedulable: loaded.pod_max_in_unschedulable_pods.to_std().unwrap_or_default(),
@@ -295,6 +301,8 @@ fn engine_options(loaded: &LoadedConfig, flags: &LoadmasterFlags) -> EngineOptio
 struct Daemon {
     ready: CompletedConfig,
     services: Vec<Service>,
+    /// The seed of the hash maps of all threads.
+    hash_seed: HashSeed,
     /// The sender of commands to the engine's thread.
     commands: mpsc::UnboundedSender<Command>,
     /// An open socket for the secure port; without it, the flags name the address.

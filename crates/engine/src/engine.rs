@@ -76,7 +76,7 @@ use std::time::Duration;
 use loadmaster_api::{ExtraFieldsByKind, Str};
 use loadmaster_framework::plugin_log::collect_log_lines;
 use loadmaster_framework::{FeatureGates, PodInfo, World};
-use loadmaster_stdx::{Map, Rng};
+use loadmaster_stdx::{HashSeed, Map, Rng};
 
 use crate::explain::{Explanation, explain_pod};
 use crate::guard::{self, PluginPanic};
@@ -113,6 +113,9 @@ use suspended_attempt::SuspendedAttempt;
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     pub seed: u64,
+    /// The seed of all hash maps, for the engine's and the plugins' calls. It affects no decision, and must be unknown to those who choose the
+    /// names and labels of objects.
+    pub hash_seed: HashSeed,
     pub initial_backoff: Duration,
     pub max_backoff: Duration,
     /// A pod that stays in unschedulablePods longer than this is retried without an event.
@@ -134,6 +137,7 @@ impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {
             seed: 0,
+            hash_seed: HashSeed::FIXED,
             initial_backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(10),
             max_in_unschedulable: Duration::from_secs(300),
@@ -239,6 +243,7 @@ pub struct Engine {
 impl Engine {
     /// An engine without any objects. There must be at least one profile, and all profiles have the same QueueSort plugin.
     pub fn new(profiles: Vec<Arc<Profile>>, gates: FeatureGates, options: EngineOptions) -> Engine {
+        let _entered = options.hash_seed.enter();
         let rng = Rng::new(options.seed);
         let queue = Queue::new(crate::queue::QueueOptions {
             initial_backoff: options.initial_backoff,
@@ -290,6 +295,7 @@ impl Engine {
 
     /// Handles an event. Never schedules.
     pub fn apply_event(&mut self, now: Now, event: EngineEvent, effects: &mut Effects) {
+        let _entered = self.options.hash_seed.enter();
         self.world.set_now(now);
         self.handling_since = matches!(
             event,
@@ -338,6 +344,7 @@ impl Engine {
 
     /// Does what is due by now: completed backoffs, timeouts of waits, expired published values.
     pub fn handle_timeouts(&mut self, now: Now, effects: &mut Effects) {
+        let _entered = self.options.hash_seed.enter();
         self.world.set_now(now);
         self.recording_plugin_calls(effects, |engine, effects| {
             let handle = PluginHandle::new(&engine.profiles, &engine.registrations, &engine.world);
@@ -445,6 +452,7 @@ impl Engine {
     /// Evaluates a pending pod against all nodes now, and explains the result. `None` when no profile has such a pod. Nothing is
     /// different afterwards: the world changes only in dry runs.
     pub fn explain(&mut self, namespace: &str, name: &str) -> Option<Explanation> {
+        let _entered = self.options.hash_seed.enter();
         let is_it = |pod: &PodInfo| *pod.name == *name && pod.template.namespace == *namespace;
         #[expect(clippy::disallowed_methods, reason = "names are unique")]
         let pending = self.pending.values().find(|pending| is_it(&pending.pod))?;

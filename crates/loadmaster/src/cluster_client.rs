@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use loadmaster_client::{Cluster, KubeconfigSource};
 use loadmaster_daemon::logs::{LogFormat, LogSettings, Logs};
-use loadmaster_stdx::ErrorChain;
+use loadmaster_stdx::{ErrorChain, HashSeed};
 
 use crate::exit::{CommandResult, Failure};
 
@@ -59,7 +59,10 @@ impl ClusterArgs {
         };
         loadmaster_stdx::catch_panic::silence_caught_panics();
         Logs::init(&settings).map_err(|error| failed("setting up logs", &error))?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let hash_seed = HashSeed::of_thread();
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.enable_all().on_thread_start(move || hash_seed.set_for_thread());
+        let runtime = runtime.build();
         let runtime = runtime.map_err(|error| failed("starting the network runtime", &error))?;
         runtime.block_on(async {
             let cluster = Cluster::from_kubeconfig(&self.kubeconfig.source(), user_agent).await;

@@ -7,11 +7,13 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use loadmaster_client::flowcontrol::random_seed;
 use loadmaster_daemon::flags::{
     Program, hyperkube_scheduler_flags, is_kube_scheduler, program_name,
 };
 use loadmaster_daemon::run::service::{Service, ServiceHandle, ServiceResult};
 use loadmaster_framework::{PluginDef, Registry};
+use loadmaster_stdx::HashSeed;
 
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr, run_command};
 #[cfg(feature = "cluster")]
@@ -204,6 +206,8 @@ impl SchedulerCommand {
 
     /// Runs the command in these arguments; the first one is the name of the program.
     pub fn run_from(self, args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
+        // Objects of a cluster, whoever wrote them, are the keys of hash maps in most commands.
+        HashSeed::new(random_seed()).set_for_thread();
         let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
         if let Some(flags) = hyperkube_scheduler_flags(&args) {
             return self.run_scheduler(&Program::kube_scheduler(), flags);

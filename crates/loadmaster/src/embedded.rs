@@ -1,7 +1,7 @@
 //! The embedded API server: its flags, listener, kubeconfig and data folder.
 
 mod access;
-mod issued_kubeconfigs;
+mod issued_certificates;
 mod kubeconfig;
 
 use std::fs::File;
@@ -20,14 +20,14 @@ use loadmaster_apiserver::schema::Kinds;
 use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_apiserver::{ApiServer, ClusterOptions, Options};
 use loadmaster_serving::private_file;
-use loadmaster_stdx::ErrorChain;
+use loadmaster_stdx::{ErrorChain, HashSeed};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use crate::exit::{CommandResult, Failure};
 use crate::terminal;
-use issued_kubeconfigs::{IssuedKubeconfigs, KubeconfigUser};
+use issued_certificates::{IssuedCertificates, KubeconfigUser};
 
 /// Flags of the embedded API server.
 #[derive(clap::Args)]
@@ -81,10 +81,9 @@ impl Default for HistoryLimits {
 pub(crate) struct EmbeddedApiServer {
     runtime: Runtime,
     server: ApiServer,
-    pki: Arc<Pki>,
     address: SocketAddr,
     kubeconfig: PathBuf,
-    issued: Arc<IssuedKubeconfigs>,
+    issued: Arc<IssuedCertificates>,
     _entries: kubeconfig::AllKubeconfigEntries,
     temporaries: Vec<TemporaryFile>,
     journal: Option<Journal>,
@@ -104,7 +103,10 @@ impl ServerArgs {
             )));
         }
         self.check_kubeconfigs()?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let hash_seed = HashSeed::of_thread();
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.enable_all().on_thread_start(move || hash_seed.set_for_thread());
+        let runtime = runtime.build();
         let runtime = runtime.map_err(|error| failed("starting the network runtime", &error))?;
         let faults = self.fault_stream()?;
         let (server, journal) = self.open(history)?;
@@ -118,7 +120,7 @@ impl ServerArgs {
             .map_err(|error| failed("reading the port of the listener", &error))?;
         let url = format!("https://{address}");
         let stay = self.data_dir.is_some();
-        let issued = Arc::new(IssuedKubeconfigs::new(pki.clone(), &url, Timestamp::now()));
+        let issued = Arc::new(IssuedCertificates::new(pki.clone(), &url, Timestamp::now()));
         let mut entries = self.access.add_users(&server, &pki, &issued, stay)?;
         let mut temporaries = Vec::new();
         let path = match &self.kubeconfig {
@@ -132,7 +134,7 @@ impl ServerArgs {
         let serving = serve_with_options(
             listener,
             server.clone(),
-            Some(pki.clone()),
+            Some(pki),
             self.access.http_limits(),
             faults,
         );
@@ -141,7 +143,6 @@ impl ServerArgs {
         Ok(EmbeddedApiServer {
             runtime,
             server,
-            pki,
             address,
             kubeconfig: path,
             issued,
@@ -161,7 +162,7 @@ const ADMIN: KubeconfigUser<'static> =
 
 fn temporary_kubeconfig(
     address: SocketAddr,
-    issued: &IssuedKubeconfigs,
+    issued: &IssuedCertificates,
     temporaries: &mut Vec<TemporaryFile>,
 ) -> CommandResult<PathBuf> {
     let (file, mut open) = TemporaryFile::create(address, "kubeconfig")?;
@@ -278,16 +279,12 @@ impl EmbeddedApiServer {
         temporary_kubeconfig(self.address, &self.issued, &mut self.temporaries)
     }
 
-    /// Writes a serving certificate of this cluster's CA, and its key, to temporary files, and returns their paths.
+    /// Writes a serving certificate of this cluster's CA, and its key, to temporary files, in which they are renewed. Returns their paths.
     pub fn serving_certificate(&mut self, component: &str) -> CommandResult<(PathBuf, PathBuf)> {
-        let pair = self.pki.serving(component, Timestamp::now());
-        let pair = pair.map_err(|error| failed("setting up TLS", &error))?;
-        let mut write = |extension: &str, text: &str| -> CommandResult<PathBuf> {
-            let (path, mut file) = self.create_temporary_file(extension)?;
-            file.write_all(text.as_bytes()).map_err(|error| cannot_write(&path, &error))?;
-            Ok(path)
-        };
-        Ok((write("crt", &pair.certificate_pem)?, write("key", &pair.key_pem)?))
+        let (certificate, _) = self.create_temporary_file("crt")?;
+        let (key, _) = self.create_temporary_file("key")?;
+        self.issued.issue_serving(component, &certificate, &key, Timestamp::now())?;
+        Ok((certificate, key))
     }
 
     /// Creates a temporary file that only its owner can read. It is removed when the server stops.

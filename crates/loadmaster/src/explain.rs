@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_types, reason = "--timings measures time")]
 
+mod extent;
 mod plugin_inputs;
 mod rejected_nodes;
 mod running_scheduler;
@@ -27,8 +28,10 @@ use crate::cluster_client::KubeconfigArgs;
 use crate::completion;
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr};
 use crate::input::{self, ConfigArgs, ProfilesAndGates};
+use crate::manifest;
 use crate::terminal;
 use crate::text::{self, Line, duration};
+use extent::Extent;
 use plugin_inputs::PluginInputs;
 use running_scheduler::ServerArgs;
 use selection::Selection;
@@ -105,16 +108,19 @@ enum Format {
 }
 
 impl Args {
-    /// Whether the table has a row for every node.
-    fn shows_every_node(&self) -> bool {
-        self.all || self.output == Format::Wide
+    /// How much the table shows.
+    fn extent(&self) -> Extent {
+        match self.all || self.output == Format::Wide {
+            true => Extent::All,
+            false => Extent::First { has_flag: true },
+        }
     }
 }
 
-/// The lines that are printed for a pod without a node.
+/// The lines that are printed for a pod without a node, where there are no flags.
 #[cfg(feature = "cluster")]
 pub(crate) fn explanation_lines(explanation: &explain::Explanation) -> Vec<Line> {
-    table::lines(explanation, "", false)
+    table::lines(explanation, "", Extent::First { has_flag: false })
 }
 
 pub(crate) fn run(args: &Args, registry: &Registry, out: &mut dyn Write) -> CommandResult<Exit> {
@@ -166,7 +172,7 @@ fn explain_pod(
     timings.lap("deciding");
     explanation.search_changes(&mut loaded);
     timings.lap("searching");
-    let lines = || table::lines(&explanation, &runs_on, args.shows_every_node());
+    let lines = || table::lines(&explanation, &runs_on, args.extent());
     print(args, &[name], &explanation, lines, out)?;
     let fits = !explanation.best.is_empty();
     std::mem::forget((loaded.world, explanation));
@@ -204,8 +210,10 @@ fn read(args: &Args, setup: &ProfilesAndGates) -> CommandResult<(Snapshot, Strin
         return Ok((reading.snapshot, reading.namespace, inputs));
     }
     let documents = input::documents(&args.from)?;
-    let snapshot =
-        Snapshot::read(&documents).map_err(|error| Failure::invalid_input(ErrorChain(&error)))?;
+    let snapshot = Snapshot::read(&documents).map_err(|first| {
+        let (all, errors) = manifest::objects(&documents);
+        manifest::failure(&documents, &all, errors, &first)
+    })?;
     inputs.read_saved_objects(&documents);
     Ok((snapshot, "default".to_owned(), inputs))
 }

@@ -179,8 +179,12 @@ pub(crate) fn read_configuration(
 }
 
 /// Reads files, all manifests of directories, and standard input (`-`).
+///
+/// # Errors
+///
+/// All files that cannot be read.
 pub(crate) fn documents(names: &[String]) -> CommandResult<Vec<Document>> {
-    let mut documents = Vec::new();
+    let (mut documents, mut errors) = (Vec::new(), Vec::new());
     let mut stdin_taken = false;
     for name in names {
         if name == "-" && std::mem::replace(&mut stdin_taken, true) {
@@ -192,11 +196,13 @@ pub(crate) fn documents(names: &[String]) -> CommandResult<Vec<Document>> {
             vec![name.clone()]
         };
         for file in files {
-            let document = read_whole(&file);
-            documents.push(document.map_err(|error| Failure::invalid_input(ErrorChain(&error)))?);
+            match read_whole(&file) {
+                Ok(document) => documents.push(document),
+                Err(error) => errors.push(ErrorChain(&error).to_string()),
+            }
         }
     }
-    Ok(documents)
+    if errors.is_empty() { Ok(documents) } else { Err(Failure::invalid_inputs(errors)) }
 }
 
 /// Reads a file of any size.

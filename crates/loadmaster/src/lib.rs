@@ -51,6 +51,7 @@ mod help;
 mod input;
 #[cfg(feature = "cluster")]
 mod kubelets;
+mod manifest;
 #[cfg(feature = "cluster")]
 mod new_plugin;
 mod replay;

@@ -33,12 +33,13 @@ use crate::embedded::{HistoryLimits, ServerArgs};
 use crate::exit::{CommandResult, Exit, Failure, print_to_stderr};
 use crate::input::ConfigArgs;
 use crate::kubelets::SimulatedNodeArgs;
+use crate::manifest::Manifest;
 use crate::terminal;
 use crate::text::counted;
 use api_client::InProcessApiClient;
 use cluster::{LocalCluster, Simulation, prepare_scheduler};
 use cluster_driver::ClusterDriver;
-use manifests::{Manifest, Notes};
+use manifests::Notes;
 use sample_workload::{Action, Churn, Millis};
 use samples::Sample;
 

@@ -56,10 +56,11 @@ mod watched_objects;
 mod watching_plugin;
 mod workload;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use loadmaster_engine::Profile;
 use loadmaster_framework::{FeatureGates, Registry};
+use loadmaster_stdx::HashSeed;
 
 pub use out_of_tree::{
     ClusterView, FinalCheck, ObjectSource, OutOfTreeWorkload, PodTemplateChange, ValueSource,
@@ -73,6 +74,8 @@ pub use simulated_profiles::SchedulerPluginsProfiles;
 #[derive(Clone, Copy, Debug)]
 pub struct SimulationOptions {
     pub seed: u64,
+    /// The engine's [`EngineOptions::hash_seed`](loadmaster_engine::engine::EngineOptions::hash_seed), which must not affect the run.
+    pub hash_seed: HashSeed,
     /// Number of steps with faults. After them the run goes on without faults until everything has settled.
     pub steps: u32,
     /// A bug that is injected between the API server and the engine.
@@ -80,10 +83,22 @@ pub struct SimulationOptions {
 }
 
 impl SimulationOptions {
-    /// A run of 200 steps without an injected bug.
+    /// A run of 200 steps without an injected bug, with one of eight hash seeds.
     pub fn new(seed: u64) -> SimulationOptions {
-        SimulationOptions { seed, steps: 200, injected_bug: None }
+        SimulationOptions { seed, hash_seed: nth_hash_seed(seed), steps: 200, injected_bug: None }
     }
+
+    /// The same run with another hash seed: it must have the same report.
+    pub fn with_other_hash_seed(self) -> SimulationOptions {
+        SimulationOptions { hash_seed: nth_hash_seed(self.hash_seed.number() + 1), ..self }
+    }
+}
+
+/// Few, because each takes memory until the process ends.
+fn nth_hash_seed(nth: u64) -> HashSeed {
+    static ALL: LazyLock<[HashSeed; 8]> =
+        LazyLock::new(|| std::array::from_fn(|nth| HashSeed::new(nth as u64)));
+    ALL[(nth % 8) as usize]
 }
 
 /// The profiles and feature gates of the simulated scheduler.

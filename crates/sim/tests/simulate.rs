@@ -87,9 +87,10 @@ fn no_seed_violates_an_invariant() {
         let report = run_simulation(setup, SimulationOptions::new(seed), None)
             .unwrap_or_else(|it| panic!("{it}"));
         all.add(&report);
-        if seed % 7 == 0 {
-            let again = run_simulation(setup, SimulationOptions::new(seed), None).unwrap();
-            assert_eq!(report, again, "seed {seed} is not deterministic");
+        if seed % 6 < 2 {
+            let options = SimulationOptions::new(seed).with_other_hash_seed();
+            let again = run_simulation(setup, options, None).unwrap();
+            assert_eq!(report, again, "seed {seed}: the order of a hash map, or chance, decides");
         }
     }
     // Every kind of fault must have occurred.

@@ -9,6 +9,6 @@ pub mod rng;
 pub mod suggestion;
 
 pub use error_chain::ErrorChain;
-pub use hash::{Map, Set};
+pub use hash::{HashSeed, Map, Set};
 pub use rng::Rng;
 pub use suggestion::did_you_mean;

@@ -10,6 +10,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use loadmaster_stdx::HashSeed;
 use serde::de::{DeserializeSeed, IgnoredAny};
 
 use super::kinds::{self, KindHandling};
@@ -202,10 +203,15 @@ fn read_pieces<'t>(
             done.push((nth, read));
         }
     };
+    let hash_seed = HashSeed::of_thread();
+    let work_with_seed = || {
+        hash_seed.set_for_thread();
+        work()
+    };
     let n_threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     let parts = thread::scope(|scope| {
         let others: Vec<_> = (1..n_threads.min(pieces.len()))
-            .filter_map(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
+            .filter_map(|_| thread::Builder::new().spawn_scoped(scope, work_with_seed).ok())
             .collect();
         let own = work();
         // A panic of a thread counts as a failure: the text is then read as a whole.

@@ -48,6 +48,25 @@ fn requests_to_containers_are_answered_with_a_sentence() {
                 r#"400 BadRequest: proxy of node "n" is not available: the containers of simulated pods do not run"#
             ]],
         ),
+        (
+            Method::GET,
+            "/api/v1/nodes/n:10250/proxy/metrics/cadvisor".to_owned(),
+            expect![[
+                r#"400 BadRequest: proxy of node "n" is not available: the containers of simulated pods do not run"#
+            ]],
+        ),
+        (
+            Method::POST,
+            format!("{PODS}/http:a:80/proxy/login?next=/"),
+            expect![[
+                r#"400 BadRequest: proxy of pod "a" is not available: the containers of simulated pods do not run"#
+            ]],
+        ),
+        (
+            Method::GET,
+            "/api/v1/namespaces/default/services/web/proxy/index.html".to_owned(),
+            expect![[r#"404 NotFound: services "web" not found"#]],
+        ),
         (Method::GET, format!("{PODS}/b/log"), expect![[r#"404 NotFound: pods "b" not found"#]]),
         (
             Method::GET,

@@ -55,8 +55,10 @@ impl EmbeddedScheduler {
         prepared.daemon.listener = Some(listener);
         let commands = prepared.daemon.commands.clone();
         let (stop, stopped) = oneshot::channel::<()>();
-        let runtime = runtime()?;
+        let hash_seed = prepared.daemon.hash_seed;
+        let runtime = runtime(hash_seed)?;
         let thread = std::thread::Builder::new().name("scheduler".to_owned()).spawn(move || {
+            hash_seed.set_for_thread();
             let stop_signal = async move { drop(stopped.await) };
             let ended = runtime.block_on(prepared.run(stop_signal, None));
             runtime.shutdown_background();

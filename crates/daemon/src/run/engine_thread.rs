@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use loadmaster_stdx::HashSeed;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -17,9 +18,11 @@ pub(super) struct EngineThread {
 impl EngineThread {
     pub(super) fn start(engine_loop: EngineLoop) -> Result<EngineThread, RunError> {
         let (ended_sender, ended) = mpsc::channel(1);
+        let hash_seed = HashSeed::of_thread();
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
             // Dropped when the engine ends, even by a panic.
             let _ended = ended_sender;
+            hash_seed.set_for_thread();
             engine_loop.run();
         });
         Ok(EngineThread { thread: thread.map_err(RunError::Runtime)?, ended })
@@ -51,7 +54,7 @@ mod tests {
     #[test]
     fn a_stuck_plugin_does_not_prevent_the_process_from_ending() {
         let (never, waits) = std::sync::mpsc::channel::<()>();
-        let runtime = runtime().unwrap();
+        let runtime = runtime(HashSeed::FIXED).unwrap();
         let join = |thread, at_most| {
             let (_, ended) = mpsc::channel(1);
             runtime.block_on(EngineThread { thread, ended }.join(at_most))

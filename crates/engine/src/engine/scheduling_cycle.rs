@@ -22,6 +22,7 @@ use crate::time::Now;
 impl Engine {
     /// Runs at most one scheduling cycle.
     pub fn cycle(&mut self, now: Now, effects: &mut Effects) -> CycleResult {
+        let _entered = self.options.hash_seed.enter();
         if self.has_suspended_attempt() || self.n_binding >= self.options.bind_window {
             return CycleResult::Waiting;
         }

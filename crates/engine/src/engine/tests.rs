@@ -31,6 +31,7 @@ mod build_once;
 mod conflicts;
 mod explain_details;
 mod gang_actions;
+mod hash_seeds;
 mod hints_with_state;
 mod node_values;
 mod nodes_to_score;

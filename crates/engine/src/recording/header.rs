@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use loadmaster_stdx::HashSeed;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::EngineOptions;
@@ -20,6 +21,9 @@ pub struct RecordingHeader {
     pub plugins: Vec<String>,
     /// [`EngineOptions::seed`], and so on; durations in nanoseconds.
     pub seed: u64,
+    /// The number of [`EngineOptions::hash_seed`]. Recordings of older versions have none: their maps had the fixed seed.
+    #[serde(default)]
+    pub hash_seed: u64,
     pub initial_backoff: u64,
     pub max_backoff: u64,
     pub max_in_unschedulable: u64,
@@ -39,6 +43,7 @@ impl RecordingHeader {
             feature_gates: Vec::new(),
             plugins: Vec::new(),
             seed: options.seed,
+            hash_seed: options.hash_seed.number(),
             initial_backoff: nanos(options.initial_backoff),
             max_backoff: nanos(options.max_backoff),
             max_in_unschedulable: nanos(options.max_in_unschedulable),
@@ -52,6 +57,7 @@ impl RecordingHeader {
     pub fn engine_options(&self) -> EngineOptions {
         EngineOptions {
             seed: self.seed,
+            hash_seed: HashSeed::new(self.hash_seed),
             initial_backoff: Duration::from_nanos(self.initial_backoff),
             max_backoff: Duration::from_nanos(self.max_backoff),
             max_in_unschedulable: Duration::from_nanos(self.max_in_unschedulable),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use loadmaster_api::{Encoding, ExtraFieldSelection, ExtraFieldsByKind, RawObject, Timestamp};
 use loadmaster_config::{AllFeatureGates, check_configuration_value};
 use loadmaster_framework::api_calls::{ObjectRef, Verb};
-use loadmaster_stdx::Rng;
+use loadmaster_stdx::{HashSeed, Rng};
 use serde_json::{Value, json};
 
 use stateful_plugin::STATEFUL;
@@ -68,7 +68,8 @@ fn configuration(variant: &str) -> Result<EngineConfiguration, String> {
 }
 
 fn options(seed: u64) -> EngineOptions {
-    EngineOptions { seed, bind_window: 4, verify_every: 3, ..EngineOptions::default() }
+    let hash_seed = HashSeed::new(seed);
+    EngineOptions { seed, hash_seed, bind_window: 4, verify_every: 3, ..EngineOptions::default() }
 }
 
 /// An engine that is recorded while it handles random events.
@@ -337,8 +338,11 @@ fn random_histories_replay_without_difference() {
         let (header, entries, tail) = read(&history.log, seed).unwrap();
         assert_eq!(header, RecordingHeader::from_engine_options(&options(seed)));
         assert_eq!(tail, RecordingEnd::Complete(RecordingEndReason::Stopped));
-        let report = replay(engine(header.engine_options()), entries, tail)
-            .unwrap_or_else(|it| panic!("seed {seed}: {it}"));
+        // Another order in hash maps changes nothing.
+        let hash_seed = HashSeed::new(header.hash_seed + seed % 2);
+        let options = EngineOptions { hash_seed, ..header.engine_options() };
+        let report =
+            replay(engine(options), entries, tail).unwrap_or_else(|it| panic!("seed {seed}: {it}"));
         assert_eq!(report.n_binds, history.n_binds);
         assert_eq!(report.last, Some(history.now));
         n_binds += history.n_binds;
@@ -538,4 +542,15 @@ fn any_time_is_preserved() {
         other => panic!("{other:?}"),
     });
     assert!(read.eq(times) && tail == RecordingEnd::Unfinished);
+}
+
+#[test]
+fn recordings_without_a_hash_seed_have_the_fixed_one() {
+    let header = RecordingHeader::from_engine_options(&options(7));
+    let mut json = serde_json::to_value(&header).unwrap();
+    assert_eq!(json["hashSeed"], 7);
+    json.as_object_mut().unwrap().remove("hashSeed");
+    let old: RecordingHeader = serde_json::from_value(json).unwrap();
+    assert_eq!(old.engine_options().hash_seed, HashSeed::FIXED);
+    assert_eq!(old, RecordingHeader { hash_seed: 0, ..header });
 }

@@ -10,7 +10,7 @@ use loadmaster_apiserver::http::{HttpLimits, Pki};
 use loadmaster_apiserver::{AdmissionPlugins, ApiServer, ClusterOptions};
 use loadmaster_serving::private_file;
 
-use super::issued_kubeconfigs::{IssuedKubeconfigs, KubeconfigUser};
+use super::issued_certificates::{IssuedCertificates, KubeconfigUser};
 use super::kubeconfig::{AllKubeconfigEntries, add, check};
 use super::{NAME, failed};
 use crate::exit::{CommandResult, Failure};
@@ -138,7 +138,7 @@ impl AccessArgs {
         &self,
         server: &ApiServer,
         pki: &Pki,
-        issued: &IssuedKubeconfigs,
+        issued: &IssuedCertificates,
         stay: bool,
     ) -> CommandResult<AllKubeconfigEntries> {
         if let Some(path) = &self.token_auth_file {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use loadmaster_engine::engine::scheduling_state::LastAttempt;
 use loadmaster_engine::explain::{NodeExplanation, PreemptionExplanation, Status};
 
+use super::extent::Extent;
 use super::table::{details, named};
 use crate::text::{self, Alignment, Line, Style, Table, counted, grouped};
 
@@ -56,6 +57,7 @@ type Group<'a> = ((&'a str, String, &'static str), Vec<&'a NodeExplanation>);
 pub(super) fn groups(
     rejected: &[&NodeExplanation],
     preemption: Option<&PreemptionExplanation>,
+    extent: Extent,
 ) -> Vec<Line> {
     let mut groups: BTreeMap<_, Vec<&NodeExplanation>> = BTreeMap::new();
     for node in rejected {
@@ -73,12 +75,13 @@ pub(super) fn groups(
         plugin,
         preemption,
         reasons,
-        details: own_details(&nodes),
+        details: own_details(&nodes, extent),
     });
     let mut lines = lines_of((Alignment::Right, "NODES"), rows.collect());
     if n_more > 0 {
         let more = counted(n_more, "more reason");
-        lines.push(Line::new(Style::Dim, format!("  and {more} (--all shows every node)")));
+        let text = extent.and_more(&more, "every node");
+        lines.push(Line::new(Style::Dim, format!("  {text}")));
     }
     lines
 }
@@ -125,7 +128,7 @@ fn lines_of((side, head): (Alignment, &str), rows: Vec<Row<'_>>) -> Vec<Line> {
 
 /// What the plugin that rejected a group of nodes says about them: `a, b and 38 more: taints=[gpu:NoSchedule]`. What it says about most
 /// nodes comes first.
-fn own_details(nodes: &[&NodeExplanation]) -> Vec<Line> {
+fn own_details(nodes: &[&NodeExplanation], extent: Extent) -> Vec<Line> {
     let mut by_text: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for node in nodes {
         let by_plugin = node.details.iter().find(|it| Some(&it.0) == node.filter.plugin.as_ref());
@@ -144,7 +147,7 @@ fn own_details(nodes: &[&NodeExplanation]) -> Vec<Line> {
     let n_more: usize = all.iter().skip(N_DETAILS).map(|(_, names)| names.len()).sum();
     if n_more > 0 {
         let more = counted(n_more, "more node");
-        let text = format!("{:INDENT$}and {more} (--all shows them)", "");
+        let text = format!("{:INDENT$}{}", "", extent.and_more(&more, "them"));
         lines.push(Line::new(Style::Dim, text));
     }
     lines

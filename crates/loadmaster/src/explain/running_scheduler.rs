@@ -77,7 +77,7 @@ pub(super) fn run(
                 return Ok(Exit::Finding);
             }
         };
-        let lines = || table::lines(&explanation, "", args.shows_every_node());
+        let lines = || table::lines(&explanation, "", args.extent());
         print(args, &names, &explanation, lines, out)?;
         if explanation.best.is_empty() { Exit::Finding } else { Exit::Done }
     };

@@ -10,6 +10,7 @@ use loadmaster_engine::world_loader::{Cluster, SchedulingInput, SchedulingInputE
 use loadmaster_stdx::ErrorChain;
 use serde::Serialize;
 
+use super::extent::Extent;
 use super::plugin_inputs::PluginInputs;
 use super::rejected_nodes::examples;
 use super::{Args, Timings, extender_notes, now, print, table};
@@ -193,11 +194,11 @@ fn lines(
         (n, _) => format!("{n_pending} of {} without a node", counted(n, "pod")),
     };
     let mut lines = vec![Line::new(Style::Bold, head)];
-    if args.shows_every_node() {
+    if args.extent() == Extent::All {
         for outcome in outcomes {
             lines.push(Line::default());
             match outcome {
-                Outcome::Explained(it) => lines.extend(table::lines(it, "", true)),
+                Outcome::Explained(it) => lines.extend(table::lines(it, "", Extent::All)),
                 Outcome::NotScheduled { pod, message } => {
                     lines.push(Line::new(Style::Bold, pod.as_str()));
                     lines.extend(text::wrapped(message, 2, 2));
@@ -222,7 +223,7 @@ fn lines(
         if let Outcome::Explained(explanation) = &outcomes[members[0]]
             && let Some(found) = &explanation.counterfactual
         {
-            more.extend(table::changes(found, false, INDENT));
+            more.extend(table::changes(found, Extent::First { has_flag: true }, INDENT));
         }
         below.push(more);
     }

@@ -6,6 +6,7 @@ use loadmaster_engine::explain::{
     DetailsByName, DetailsByPlugin, Explanation, NodeExplanation, PreemptionExplanation, Status,
 };
 
+use super::extent::Extent;
 use super::rejected_nodes::{self, N_EXAMPLES, examples, some_of};
 use super::running_scheduler;
 use crate::text::{self, Alignment, Line, Style, Table, counted, grouped};
@@ -16,7 +17,7 @@ const N_FEASIBLE: usize = 10;
 const N_PROPOSALS: usize = 5;
 
 /// The lines of the output. `runs_on` is the node to which the pod is assigned, or empty.
-pub(super) fn lines(explanation: &Explanation, runs_on: &str, all: bool) -> Vec<Line> {
+pub(super) fn lines(explanation: &Explanation, runs_on: &str, extent: Extent) -> Vec<Line> {
     let mut feasible: Vec<&NodeExplanation> =
         explanation.nodes.iter().filter(|node| node.total.is_some()).collect();
     feasible.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.name.cmp(&b.name)));
@@ -25,29 +26,29 @@ pub(super) fn lines(explanation: &Explanation, runs_on: &str, all: bool) -> Vec<
     let mut lines = headline(explanation, feasible.len(), runs_on);
     if !feasible.is_empty() {
         lines.push(Line::default());
-        lines.extend(scores(explanation, &feasible, if all { usize::MAX } else { N_FEASIBLE }));
+        lines.extend(scores(explanation, &feasible, extent));
     }
     if !rejected.is_empty() && explanation.pre_filter.is_none() {
         lines.push(Line::default());
         let preemption = explanation.preemption.as_ref();
-        lines.extend(match all {
-            true => rejected_nodes::each(&rejected, preemption),
-            false => rejected_nodes::groups(&rejected, preemption),
+        lines.extend(match extent {
+            Extent::All => rejected_nodes::each(&rejected, preemption),
+            _ => rejected_nodes::groups(&rejected, preemption, extent),
         });
     }
     if let Some(preemption) = &explanation.preemption {
         lines.push(Line::default());
-        lines.extend(evictions(preemption, all));
+        lines.extend(evictions(preemption, extent));
     }
     if let Some(found) = &explanation.counterfactual {
         lines.push(Line::default());
-        lines.extend(changes(found, all, 2));
+        lines.extend(changes(found, extent, 2));
     }
     lines
 }
 
 /// What would make the pod fit.
-pub(super) fn changes(found: &Counterfactual, all: bool, indent: usize) -> Vec<Line> {
+pub(super) fn changes(found: &Counterfactual, extent: Extent, indent: usize) -> Vec<Line> {
     let Counterfactual { proposals, is_cut } = found;
     let head = match proposals.first().map(|it| it.changes.len()) {
         None => "no one or two changes were found that would make it fit",
@@ -55,7 +56,7 @@ pub(super) fn changes(found: &Counterfactual, all: bool, indent: usize) -> Vec<L
         Some(_) => "would fit after two changes together, one of these pairs:",
     };
     let mut lines = text::wrapped(head, indent, indent);
-    let n_max = if all { usize::MAX } else { N_PROPOSALS };
+    let n_max = extent.n_max(N_PROPOSALS);
     for Proposal { changes, node } in proposals.iter().take(n_max) {
         let is_new = changes.iter().any(|change| matches!(change, Change::AddNode { .. }));
         let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
@@ -66,8 +67,8 @@ pub(super) fn changes(found: &Counterfactual, all: bool, indent: usize) -> Vec<L
         lines.extend(text::wrapped(&text, indent, indent + 2));
     }
     if proposals.len() > n_max {
-        let n = grouped((proposals.len() - n_max) as u64);
-        let text = format!("{:indent$}and {n} more (--all shows them)", "");
+        let more = format!("{} more", grouped((proposals.len() - n_max) as u64));
+        let text = format!("{:indent$}{}", "", extent.and_more(&more, "them"));
         lines.push(Line::new(Style::Dim, text));
     }
     if *is_cut {
@@ -125,7 +126,8 @@ pub(super) fn named(details: &DetailsByName) -> String {
 }
 
 /// One row per feasible node, one column per plugin with a score other than 0.
-fn scores(explanation: &Explanation, feasible: &[&NodeExplanation], n_max: usize) -> Vec<Line> {
+fn scores(explanation: &Explanation, feasible: &[&NodeExplanation], extent: Extent) -> Vec<Line> {
+    let n_max = extent.n_max(N_FEASIBLE);
     let gives_points = |at: &usize| feasible.iter().any(|node| score(node, *at) != 0);
     let all = 0..feasible[0].scores.len();
     let (columns, silent): (Vec<usize>, Vec<usize>) = all.partition(gives_points);
@@ -159,7 +161,7 @@ fn scores(explanation: &Explanation, feasible: &[&NodeExplanation], n_max: usize
     let mut lines = table.lines(2);
     if feasible.len() > n_max {
         let more = counted(feasible.len() - n_max, "more node");
-        lines.push(Line::new(Style::Dim, format!("  and {more} (--all shows them)")));
+        lines.push(Line::new(Style::Dim, format!("  {}", extent.and_more(&more, "them"))));
     }
     if !silent.is_empty() {
         let names: Vec<&str> = silent.iter().map(name).collect();
@@ -250,7 +252,7 @@ fn last_attempt(last: &LastAttempt) -> Vec<Line> {
 }
 
 /// The best preemption candidates, or all of them.
-fn evictions(preemption: &PreemptionExplanation, all: bool) -> Vec<Line> {
+fn evictions(preemption: &PreemptionExplanation, extent: Extent) -> Vec<Line> {
     if preemption.candidates.is_empty() {
         return text::wrapped(&preemption.message, 2, 2);
     }
@@ -263,13 +265,13 @@ fn evictions(preemption: &PreemptionExplanation, all: bool) -> Vec<Line> {
     table.row(Style::Dim, ["NODE", "VICTIMS", "PDB VIOLATIONS", "FOR EXAMPLE"]);
     let mut shown: Vec<_> = preemption.candidates.iter().collect();
     shown.sort_by_key(|candidate| !is_best(&candidate.node));
-    let n_max = if all { usize::MAX } else { N_EXAMPLES };
+    let n_max = extent.n_max(N_EXAMPLES);
     for candidate in shown.iter().take(n_max) {
         let look = if is_best(&candidate.node) { Style::Good } else { Style::Plain };
         let victims = &candidate.victims;
-        let names = match all {
-            true => victims.join(", "),
-            false => examples(victims.iter().map(String::as_str)),
+        let names = match extent {
+            Extent::All => victims.join(", "),
+            _ => examples(victims.iter().map(String::as_str)),
         };
         let [n_victims, n_violations] =
             [victims.len(), candidate.n_pdb_violations].map(|n| n.to_string());
@@ -279,7 +281,7 @@ fn evictions(preemption: &PreemptionExplanation, all: bool) -> Vec<Line> {
     lines.extend(table.lines(2));
     if shown.len() > n_max {
         let more = counted(shown.len() - n_max, "more node");
-        lines.push(Line::new(Style::Dim, format!("  and {more} (--all shows them)")));
+        lines.push(Line::new(Style::Dim, format!("  {}", extent.and_more(&more, "them"))));
     }
     lines
 }
@@ -301,15 +303,42 @@ mod tests {
             ],
         }))
         .unwrap();
-        let text = |all: bool| {
-            let lines = lines(&explanation, "", all).into_iter();
+        let text = |extent: Extent| {
+            let lines = lines(&explanation, "", extent).into_iter();
             lines.map(|line| line.render(200, false)).collect::<Vec<_>>().join("\n")
         };
-        assert!(text(false).contains("  Gang: complete=true, members=3\n  Quota: used=4\n"));
+        assert!(
+            text(Extent::First { has_flag: false })
+                .contains("  Gang: complete=true, members=3\n  Quota: used=4\n")
+        );
         for want in ["DETAILS", "Devices: free=[d1 d2]", "Devices: free=[]"] {
-            assert!(text(true).contains(want), "{want} in {}", text(true));
+            assert!(text(Extent::All).contains(want), "{want} in {}", text(Extent::All));
         }
-        assert!(text(false).ends_with("none\n         b: free=[]"), "{}", text(false));
+        let short = text(Extent::First { has_flag: false });
+        assert!(short.ends_with("none\n         b: free=[]"), "{short}");
+    }
+
+    #[test]
+    fn long_lists_are_cut_and_the_flag_is_named_where_there_is_one() {
+        let node = |nth: usize| {
+            serde_json::json!({"name": format!("n{nth}"), "filter": {"code": "Success"}, "scores": {"Fit": 7},
+                "total": 7})
+        };
+        let nodes: Vec<_> = (0..12).map(node).collect();
+        let explanation: Explanation = serde_json::from_value(serde_json::json!({
+            "pod": "shop/web", "profile": "default-scheduler", "best": ["n0"], "message": "", "nodes": nodes,
+        }))
+        .unwrap();
+        for (extent, want) in [
+            (Extent::All, None),
+            (Extent::First { has_flag: true }, Some("  and 2 more nodes (--all shows them)")),
+            (Extent::First { has_flag: false }, Some("  and 2 more nodes")),
+        ] {
+            let lines = lines(&explanation, "", extent);
+            let lines = lines.into_iter().map(|line| line.render(200, false));
+            let more: Vec<String> = lines.filter(|line| line.contains("more")).collect();
+            assert_eq!(more.first().map(String::as_str), want, "{extent:?}");
+        }
     }
 
     #[test]

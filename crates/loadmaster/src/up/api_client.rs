@@ -79,6 +79,13 @@ impl InProcessApiClient {
         self.call(Method::POST, &path, Some(("application/json", object)))
     }
 
+    /// Applies an object to the one of this name, as a merge patch: fields that it does not have stay.
+    pub fn merge(&mut self, object: &Value) -> Result<Value, RequestError> {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let path = format!("{}/{name}?fieldValidation=Strict", self.path_of(object)?);
+        self.merge_patch(&path, object)
+    }
+
     /// Applies a merge patch to an object.
     pub fn merge_patch(&self, path: &str, patch: &Value) -> Result<Value, RequestError> {
         self.call(Method::PATCH, path, Some(("application/merge-patch+json", patch)))

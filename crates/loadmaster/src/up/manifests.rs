@@ -2,26 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use loadmaster_api::document::{Document, FieldPath, LocatedError};
+use loadmaster_api::document::FieldPath;
 use loadmaster_api::snapshot::Snapshot;
 use loadmaster_apiserver::schema::schema;
-use loadmaster_stdx::{ErrorChain, did_you_mean};
+use loadmaster_stdx::did_you_mean;
 use serde_json::{Value, json};
 
 use super::api_client::{InProcessApiClient, RequestError};
 use super::priority_classes;
 use crate::exit::{CommandResult, Failure};
 use crate::input;
-
-/// An object and its position in a document.
-#[derive(Clone, Debug)]
-pub(super) struct Manifest {
-    document: Document,
-    part: usize,
-    /// The path of the object within a list.
-    at: FieldPath,
-    pub object: Value,
-}
+use crate::manifest::{self, Manifest};
 
 /// Metadata fields that the API server sets.
 const SERVER_SET_FIELDS: [&str; 6] =
@@ -33,64 +24,13 @@ const CONTROLLER_CREATED_KINDS: [&str; 6] =
 
 /// Reads files, directories and standard input.
 pub(super) fn read(names: &[String]) -> CommandResult<Vec<Manifest>> {
-    let mut all = Vec::new();
-    let mut errors = Vec::new();
     let documents = input::documents(names)?;
-    for document in &documents {
-        for (part, value) in document.decode_values_or_errors().into_iter().enumerate() {
-            match value {
-                Ok(value) => take(document, part, FieldPath::ROOT, value, &mut all, &mut errors),
-                Err(error) => errors.push(error),
-            }
-        }
-    }
+    let (all, errors) = manifest::objects(&documents);
     // Fields that are relevant for scheduling are validated here first, for errors with a position in the file.
-    if let Err(first) = Snapshot::read(&documents) {
-        errors.extend(all.iter().filter_map(Manifest::scheduling_error));
-        if errors.len() < 2 {
-            return Err(Failure::invalid_input(ErrorChain(&first)));
-        }
-        errors.sort_by_key(|it| (documents.iter().position(|one| one.name() == it.file), it.line));
-    }
-    if errors.is_empty() { Ok(all) } else { Err(Failure::invalid_inputs(errors)) }
-}
-
-/// Adds an object, or the items of a list.
-fn take(
-    document: &Document,
-    part: usize,
-    at: FieldPath,
-    value: Value,
-    all: &mut Vec<Manifest>,
-    errors: &mut Vec<LocatedError>,
-) {
-    let (version, kind) = (value["apiVersion"].as_str(), value["kind"].as_str());
-    let (Some(_), Some(kind)) = (version, kind) else {
-        let found = match (version, kind) {
-            _ if !value.is_object() => "a different value",
-            (None, _) => "no apiVersion",
-            _ => "no kind",
-        };
-        let text = format!("expected apiVersion and kind, found {found}");
-        errors.push(document.error_in_part(part, at, text));
-        return;
-    };
-    if !kind.ends_with("List") || !value["items"].is_array() {
-        all.push(Manifest { document: document.clone(), part, at, object: value });
-        return;
-    }
-    // Items of a typed list may omit apiVersion and kind.
-    let item_kind = kind.trim_end_matches("List").to_owned();
-    let version = value["apiVersion"].clone();
-    let Value::Object(mut list) = value else { return };
-    let Some(Value::Array(items)) = list.remove("items") else { return };
-    for (nth, mut item) in items.into_iter().enumerate() {
-        if !item_kind.is_empty() && item.is_object() && item["kind"].is_null() {
-            item["apiVersion"] = version.clone();
-            item["kind"] = json!(item_kind);
-        }
-        let at = at.clone().field("items").index(nth);
-        take(document, part, at, item, all, errors);
+    match Snapshot::read(&documents) {
+        Err(first) => Err(manifest::failure(&documents, &all, errors, &first)),
+        Ok(_) if errors.is_empty() => Ok(all),
+        Ok(_) => Err(Failure::invalid_inputs(errors)),
     }
 }
 
@@ -124,7 +64,8 @@ pub(super) fn create_unless_given(
     Ok(())
 }
 
-/// Creates all objects, dependencies first. With `again`, existing objects are not changed.
+/// Creates all objects, dependencies first. What every cluster has, such as the namespace `kube-system`, is changed to what the manifest
+/// says. With `again`, existing objects are not changed.
 ///
 /// # Errors
 ///
@@ -155,18 +96,34 @@ pub(super) fn create(
     });
     manifests.sort_by_key(|it| rank(&it.object));
     let mut errors = Vec::new();
+    let mut created = BTreeSet::new();
     for manifest in &mut manifests {
         if manifest.object["metadata"].is_object() {
             clear(&mut manifest.object);
         }
         add_namespace(api, &manifest.object, &mut notes);
-        if let Err(error) = api.create(&manifest.object)
-            && !(again && error.already_exists())
-        {
+        let is_new = created.insert(identity(&manifest.object));
+        let done = match api.create(&manifest.object) {
+            Err(error) if error.already_exists() && again => continue,
+            // Unless two manifests are of one object, the cluster has it from the beginning.
+            Err(error) if error.already_exists() && is_new => api.merge(&manifest.object),
+            done => done,
+        };
+        if let Err(error) = done {
             errors.extend(manifest.errors(&error));
         }
     }
     if errors.is_empty() { Ok(notes) } else { Err(Failure::Input(errors)) }
+}
+
+/// Group, kind, namespace and name.
+fn identity(object: &Value) -> [String; 4] {
+    let of = |value: &Value| text(value).unwrap_or_default();
+    let metadata = &object["metadata"];
+    let group = of(&object["apiVersion"]).rsplit_once('/').map(|(group, _)| group.to_owned());
+    let namespace = text(&metadata["namespace"]).filter(|it| !it.is_empty());
+    let namespace = namespace.unwrap_or_else(|| "default".to_owned());
+    [group.unwrap_or_default(), of(&object["kind"]), namespace, of(&metadata["name"])]
 }
 
 fn text(value: &Value) -> Option<String> {
@@ -231,14 +188,6 @@ fn add_namespace(api: &mut InProcessApiClient, object: &Value, notes: &mut Notes
 }
 
 impl Manifest {
-    /// The first field of the object that scheduling cannot read.
-    fn scheduling_error(&self) -> Option<LocatedError> {
-        let alone = Document::new("", self.object.to_string());
-        let error = Snapshot::read(&[alone]).err()?;
-        let LocatedError { path, text, .. } = error.located_error()?;
-        Some(self.document.error_in_part(self.part, self.at.clone().join(path), text))
-    }
-
     /// The other fields of the struct in which the object has an unknown field.
     fn known_fields(&self, unknown: &str) -> Vec<&'static str> {
         let text = |name: &str| self.object[name].as_str().unwrap_or_default();

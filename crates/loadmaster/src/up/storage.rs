@@ -3,7 +3,7 @@
 use loadmaster_controllers::csi::CsiDriver;
 use serde_json::{Value, json};
 
-use super::manifests::Manifest;
+use crate::manifest::Manifest;
 
 /// The StorageClass of the simulated driver.
 const CLASS: &str = "standard";

@@ -519,6 +519,40 @@ fn invalid_input() {
 }
 
 #[test]
+fn all_errors_of_the_files_are_printed() {
+    let broken = CLUSTER
+        .replace(r#""cpu": "32""#, r#""cpu": "32 cores""#)
+        .replace(r#""key": "gpu""#, r#""key": 7"#)
+        .replace(
+            r#""kind": "Pod", "metadata": {"name": "web""#,
+            r#""kind": "Pot", "metadata": {"name": "web""#,
+        );
+    let more = "apiVersion: v1\nmetadata: {name: x}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: [y]}\n";
+    let folder = Folder::new().with("cluster.json", &broken).with("more.yaml", more);
+    expect![[r#"
+        2> error: cluster.json:7:30: items[2].spec.taints[0].key: expected a string, found integer `7`
+        2> error: cluster.json:14:30: items[5].kind: expected a kind of v1, found "Pot"; did you mean "Pod"?
+        2> error: cluster.json:17:77: items[6].spec.containers[0].resources.requests.cpu: invalid quantity "32 cores": expected a number with an optional suffix such as m, Ki, M or e3
+        2> error: more.yaml:1:1: expected apiVersion and kind, found no kind
+        2> error: more.yaml:6:18: metadata.name: expected a string, found sequence
+        exit 2
+    "#]].assert_eq(&folder.run(&[
+        "explain",
+        "web",
+        "--from",
+        "cluster.json",
+        "--from",
+        "more.yaml",
+    ]));
+    expect![[r#"
+        2> error: reading a.json: No such file or directory (os error 2)
+        2> error: reading b.json: No such file or directory (os error 2)
+        exit 2
+    "#]]
+    .assert_eq(&folder.run(&["explain", "web", "--from", "a.json", "--from", "b.json"]));
+}
+
+#[test]
 fn a_closed_pipe_is_not_an_error() {
     use std::process::{Command, Stdio};
     let folder = Folder::new().with("cluster.json", CLUSTER);

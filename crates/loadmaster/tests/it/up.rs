@@ -222,6 +222,55 @@ fn objects_of_another_cluster_are_created() {
     assert!(text.contains("2> note: created missing namespaces: shop\n"), "{text}");
 }
 
+/// What every cluster has is in a dump, too.
+#[test]
+fn objects_that_every_cluster_has_are_changed_not_created() {
+    let dump = r#"{"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "uid": "1", "labels": {"team": "web",
+            "kubernetes.io/metadata.name": "default"}}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}},
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system", "uid": "2", "labels": {
+            "kubernetes.io/metadata.name": "kube-system"}}, "spec": {"finalizers": ["kubernetes"]}},
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "kubernetes", "namespace": "default", "uid": "3",
+            "labels": {"component": "apiserver", "provider": "kubernetes"}}, "spec": {"clusterIP": "10.96.0.1",
+            "clusterIPs": ["10.96.0.1"], "internalTrafficPolicy": "Cluster", "ipFamilies": ["IPv4"],
+            "ipFamilyPolicy": "SingleStack", "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
+            "sessionAffinity": "None", "type": "ClusterIP"}, "status": {"loadBalancer": {}}},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "default", "uid": "4"}},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "kube-system", "uid": "5"}},
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "system-node-critical", "uid": "6",
+            "generation": 1}, "value": 2000001000, "description": "Used for system critical pods", "preemptionPolicy": "PreemptLowerPriority"},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt", "namespace": "default", "uid": "7"},
+            "data": {"ca.crt": "of that cluster"}},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "uid": "8"}, "spec": {
+            "priorityClassName": "system-node-critical", "priority": 2000001000, "containers": [{"name": "c", "image": "i"}]}}]}"#;
+    let folder = Folder::new().with("dump.json", dump);
+    let args = ["up", "--stay", "-f", "dump.json", "--nodes", "1", "--kubeconfig", "kubeconfig"];
+    let up = folder.start(&args, "up.log");
+    wait_until("the cluster", || {
+        let log = folder.read("up.log");
+        assert!(!log.contains("error"), "{log}");
+        log.contains("try:").then_some(())
+    });
+    let client = Client::new(folder.path("kubeconfig"));
+    let get = |path: &str| client.get(path).1;
+    assert_eq!(get("/api/v1/namespaces/default")["metadata"]["labels"]["team"], "web");
+    let service = get("/api/v1/namespaces/default/services/kubernetes");
+    assert_eq!(service["metadata"]["labels"]["component"], "apiserver");
+    wait_until("the pod", || {
+        let pod = get("/api/v1/namespaces/default/pods/p");
+        (pod["spec"]["nodeName"] == "m8-000").then_some(())
+    });
+    assert_eq!(up.terminate(), Some(0));
+
+    let twice = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n";
+    let folder = Folder::new().with("app.yaml", twice);
+    expect![[r#"
+        2> error: app.yaml:3:1: configmaps "a" already exists
+        exit 2
+    "#]]
+    .assert_eq(&folder.run(&["up", "-f", "app.yaml", "--nodes", "1"]));
+}
+
 /// A dump of pods without PriorityClasses keeps the priorities.
 #[test]
 fn priorities_of_another_cluster_are_kept() {

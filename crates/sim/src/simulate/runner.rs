@@ -193,7 +193,9 @@ impl<'a> Runner<'a> {
         self.trace.note(self.at_ms(), format_args!("leader {} starts", self.term));
         let mut engine_rng = Rng::new(self.options.seed).split(&format!("engine {}", self.term));
         let configuration = self.running_configuration();
-        self.engine = new_engine(&configuration, self.setup, self.flushes, &mut engine_rng);
+        let hash_seed = self.options.hash_seed;
+        self.engine =
+            new_engine(&configuration, self.setup, self.flushes, hash_seed, &mut engine_rng);
         self.model = self.parts.new_model(&configuration);
         self.gangs.forget();
         self.begin_configurations(configuration);

@@ -9,8 +9,8 @@ use loadmaster_framework::Registry;
 
 use super::simulated_profiles::{SchedulerPluginsProfiles, profile_with_plugins};
 use super::{
-    SimulatedSchedulerConfig, SimulationOptions, SimulationReport, fake_extenders,
-    panicking_plugin, profiles_with_test_plugins, run_simulation,
+    InvariantViolation, SimulatedSchedulerConfig, SimulationOptions, SimulationReport,
+    fake_extenders, panicking_plugin, profiles_with_test_plugins, run_simulation,
 };
 use loadmaster_engine::world_loader::DefaultProfileError;
 
@@ -55,6 +55,9 @@ impl SimulatedSchedulerConfig {
     }
 }
 
+/// One in this many runs is repeated with another hash seed.
+const REPEAT_EVERY: u64 = 10;
+
 impl SimulationRuns {
     /// Runs the seeds, and writes every violated invariant with `reproduce_command`, which gets the flags of its run. Returns the counts of
     /// the runs that passed together, and the number of the others.
@@ -79,6 +82,12 @@ impl SimulationRuns {
             for line in lines {
                 writeln!(out, "{line}")?;
             }
+            let ended = match ended {
+                Ok(report) if seed.is_multiple_of(REPEAT_EVERY) => {
+                    compare_with_other_hash_seed(config, options, report)
+                }
+                ended => ended,
+            };
             match ended {
                 Ok(report) => {
                     all.add(&report);
@@ -102,6 +111,24 @@ impl SimulationRuns {
         }
         Ok((all, n_failed))
     }
+}
+
+fn compare_with_other_hash_seed(
+    config: &SimulatedSchedulerConfig,
+    options: SimulationOptions,
+    report: SimulationReport,
+) -> Result<SimulationReport, Box<InvariantViolation>> {
+    if run_simulation(config, options.with_other_hash_seed(), None)? == report {
+        return Ok(report);
+    }
+    Err(Box::new(InvariantViolation {
+        seed: options.seed,
+        step: 0,
+        at_ms: 0,
+        message:
+            "another hash seed leads to another run: the order of a hash map decides, or chance"
+                .to_owned(),
+    }))
 }
 
 impl Display for SimulationReport {

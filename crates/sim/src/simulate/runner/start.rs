@@ -8,7 +8,7 @@ use loadmaster_api::Timestamp;
 use loadmaster_engine::engine::EngineOptions;
 use loadmaster_engine::world_loader::DefaultProfileError;
 use loadmaster_engine::{Engine, Now};
-use loadmaster_stdx::{ErrorChain, Rng};
+use loadmaster_stdx::{ErrorChain, HashSeed, Rng};
 
 use super::{NEVER, Runner, START, START_WALL};
 use crate::fake_api_server::{FakeApiServer, WatchedKind};
@@ -115,7 +115,13 @@ impl<'a> Runner<'a> {
         let out_of_tree =
             out_of_tree.map(|it| OutOfTreeRun::new(it, rng.split("out of tree"), &mut api_server));
         let mut run = Runner {
-            engine: new_engine(&configuration, setup, flushes, &mut rng.split("engine 0")),
+            engine: new_engine(
+                &configuration,
+                setup,
+                flushes,
+                options.hash_seed,
+                &mut rng.split("engine 0"),
+            ),
             flushes,
             plugin_workload: PluginWorkload::new(plugin_rng, with_plugins.is_some()),
             out_of_tree,
@@ -193,10 +199,12 @@ pub(super) fn new_engine(
     configuration: &RunConfiguration,
     setup: &SimulatedSchedulerConfig,
     flushes: bool,
+    hash_seed: HashSeed,
     engine_rng: &mut Rng,
 ) -> Engine {
     let options = EngineOptions {
         seed: engine_rng.next_u64(),
+        hash_seed,
         initial_backoff: configuration.initial_backoff,
         max_backoff: configuration.max_backoff,
         bind_window: *engine_rng.pick(&[1, 3, 20, 500]),

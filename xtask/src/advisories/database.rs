@@ -1,0 +1,270 @@
+//! The RustSec database: a checkout, or a table made from one.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use jiff::civil::Date;
+use semver::{Version, VersionReq};
+use toml_edit::{Document, Item};
+
+/// The first lines of a table.
+const TABLE_HEADER: &str = "\
+# Advisories about crates, from https://github.com/RustSec/advisory-db (CC0-1.0; advisories imported from GitHub: CC-BY-4.0).
+# Written by `cargo xtask advisories --database CHECKOUT --write FILE`. Columns: id, crate, date, kind, patched and unaffected versions, title.
+";
+const N_COLUMNS: usize = 7;
+/// Between the version requirements of a column: each of them has commas.
+const OR: &str = " || ";
+/// The kind of advisories that are about a vulnerability, not about lack of maintenance or the like.
+const VULNERABILITY: &str = "vulnerability";
+
+/// All advisories that were not withdrawn, by id.
+pub struct Database {
+    pub advisories: Vec<Advisory>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advisory {
+    pub id: String,
+    pub package: String,
+    pub date: Date,
+    /// Why there is an advisory if not for a vulnerability: `unmaintained`, `unsound` or `notice`.
+    pub informational: Option<String>,
+    pub patched: Vec<VersionReq>,
+    pub unaffected: Vec<VersionReq>,
+    pub title: String,
+}
+
+impl Database {
+    /// Reads a checkout, if the path is a directory, or else a table.
+    pub fn read(path: &Path) -> Result<Database> {
+        let mut advisories = match path.is_dir() {
+            true => read_checkout(path)?,
+            false => read_table(&fs::read_to_string(path)?)?,
+        };
+        ensure!(!advisories.is_empty(), "there are no advisories: not a checkout of advisory-db");
+        advisories.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(Database { advisories })
+    }
+
+    pub fn of_package(&self, name: &str) -> impl Iterator<Item = &Advisory> {
+        self.advisories.iter().filter(move |advisory| advisory.package == name)
+    }
+
+    /// The date of the newest advisory: the database is not older than that.
+    pub fn newest(&self) -> Date {
+        self.advisories.iter().map(|advisory| advisory.date).max().unwrap_or(Date::ZERO)
+    }
+
+    pub fn to_table(&self) -> String {
+        let mut table = TABLE_HEADER.to_owned();
+        for advisory in &self.advisories {
+            let join = |all: &[VersionReq]| {
+                all.iter().map(ToString::to_string).collect::<Vec<_>>().join(OR)
+            };
+            let (patched, unaffected) = (join(&advisory.patched), join(&advisory.unaffected));
+            let Advisory { id, package, date, title, .. } = advisory;
+            let kind = advisory.kind_name();
+            table +=
+                &format!("{id}\t{package}\t{date}\t{kind}\t{patched}\t{unaffected}\t{title}\n");
+        }
+        table
+    }
+}
+
+impl Advisory {
+    pub fn kind_name(&self) -> &str {
+        self.informational.as_deref().unwrap_or(VULNERABILITY)
+    }
+
+    /// A version is affected unless the advisory says that it is not.
+    pub fn affects(&self, version: &Version) -> bool {
+        !self.patched.iter().chain(&self.unaffected).any(|versions| versions.matches(version))
+    }
+
+    /// What helps: the versions that are not affected.
+    pub fn remedy(&self) -> String {
+        match self.patched.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ") {
+            patched if patched.is_empty() => "there is no patched version".to_owned(),
+            patched => format!("patched: {patched}"),
+        }
+    }
+}
+
+fn read_checkout(path: &Path) -> Result<Vec<Advisory>> {
+    let mut advisories = Vec::new();
+    for package in fs::read_dir(path.join("crates")).context("reading the folder crates")? {
+        for file in fs::read_dir(package?.path())? {
+            let file = file?.path();
+            if file.extension().is_some_and(|extension| extension == "md") {
+                let name = || file.display().to_string();
+                let text = fs::read_to_string(&file).with_context(name)?;
+                advisories.extend(read_advisory(&text).with_context(name)?);
+            }
+        }
+    }
+    Ok(advisories)
+}
+
+/// Reads a file of the database: TOML between lines of backquotes, and Markdown. `None` if the advisory was withdrawn.
+fn read_advisory(text: &str) -> Result<Option<Advisory>> {
+    let text = text.replace("\r\n", "\n");
+    let rest = text.strip_prefix("```toml\n").context("it does not begin with TOML")?;
+    let (toml, markdown) = rest.split_once("\n```").context("the TOML does not end")?;
+    let document = Document::parse(toml).context("reading TOML")?;
+    let advisory = document.get("advisory").context("there is no [advisory]")?;
+    let optional = |name: &str| advisory.get(name).and_then(Item::as_str).map(str::to_owned);
+    let required = |name: &str| optional(name).with_context(|| format!("{name} is missing"));
+    if advisory.get("withdrawn").is_some() {
+        return Ok(None);
+    }
+    let versions = |name: &str| {
+        let list = document.get("versions").and_then(|versions| versions.get(name));
+        let list = list.and_then(Item::as_array).into_iter().flatten();
+        list.map(|versions| {
+            let versions = versions.as_str().with_context(|| format!("{name}: not a string"))?;
+            versions.parse().with_context(|| format!("{name}: {versions:?}"))
+        })
+        .collect::<Result<Vec<VersionReq>>>()
+    };
+    let title = markdown.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or_default();
+    Ok(Some(Advisory {
+        id: required("id")?,
+        package: required("package")?,
+        date: required("date")?.parse().context("date")?,
+        informational: optional("informational"),
+        patched: versions("patched")?,
+        unaffected: versions("unaffected")?,
+        title: title.split_whitespace().collect::<Vec<_>>().join(" "),
+    }))
+}
+
+fn read_table(text: &str) -> Result<Vec<Advisory>> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.starts_with('#'));
+    lines.map(|(nth, line)| read_row(line).with_context(|| format!("line {}", nth + 1))).collect()
+}
+
+fn read_row(line: &str) -> Result<Advisory> {
+    let columns: Vec<&str> = line.split('\t').collect();
+    let [id, package, date, kind, patched, unaffected, title] = columns[..] else {
+        bail!("{} columns, not {N_COLUMNS}", columns.len());
+    };
+    let versions = |column: &str| {
+        let all = column.split(OR).filter(|versions| !versions.is_empty());
+        all.map(|versions| versions.parse().with_context(|| versions.to_owned()))
+            .collect::<Result<Vec<VersionReq>>>()
+    };
+    Ok(Advisory {
+        id: id.to_owned(),
+        package: package.to_owned(),
+        date: date.parse().context("date")?,
+        informational: (kind != VULNERABILITY).then(|| kind.to_owned()),
+        patched: versions(patched)?,
+        unaffected: versions(unaffected)?,
+        title: title.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADVISORY: &str = r##"```toml
+[advisory]
+id = "RUSTSEC-2030-0001"
+package = "parser"
+date = "2030-01-02"
+categories = ["denial-of-service"]
+
+[affected.functions]
+"parser::parse" = ["< 1.4.0"]
+
+[versions]
+patched = [
+    ">= 1.2.3, < 1.3.0", # the old branch
+    '>= 1.4.0',
+]
+unaffected = ["< 1.0"]
+```
+
+# Panics  on	"long" input
+
+```toml
+[versions]
+```
+"##;
+
+    #[test]
+    fn an_advisory_is_the_same_from_a_checkout_and_from_a_table() {
+        let advisory = read_advisory(ADVISORY).unwrap().unwrap();
+        assert_eq!(advisory.title, "Panics on \"long\" input");
+        assert_eq!(advisory.kind_name(), "vulnerability");
+        let unmaintained =
+            ADVISORY.replace("categories", "informational = \"unmaintained\"\ncategories");
+        let unmaintained = read_advisory(&unmaintained).unwrap().unwrap();
+        assert_eq!(unmaintained.kind_name(), "unmaintained");
+        let none = ADVISORY.replace("[versions]\npatched", "[other]\npatched");
+        let none = read_advisory(&none).unwrap().unwrap();
+        assert!(none.patched.is_empty() && none.affects(&"9.0.0".parse().unwrap()));
+
+        let database = Database { advisories: vec![advisory, unmaintained, none] };
+        let table = database.to_table();
+        expect_test::expect![[r#"
+            RUSTSEC-2030-0001	parser	2030-01-02	vulnerability	>=1.2.3, <1.3.0 || >=1.4.0	<1.0	Panics on "long" input
+            RUSTSEC-2030-0001	parser	2030-01-02	unmaintained	>=1.2.3, <1.3.0 || >=1.4.0	<1.0	Panics on "long" input
+            RUSTSEC-2030-0001	parser	2030-01-02	vulnerability			Panics on "long" input
+        "#]]
+        .assert_eq(table.strip_prefix(TABLE_HEADER).unwrap());
+        assert_eq!(read_table(&table).unwrap(), database.advisories);
+    }
+
+    #[test]
+    fn affected_are_all_versions_but_those_named() {
+        let advisory = read_advisory(ADVISORY).unwrap().unwrap();
+        for (version, want) in [
+            ("0.9.9", false),
+            ("1.0.0", true),
+            ("1.2.2", true),
+            ("1.2.3", false),
+            ("1.2.9", false),
+            ("1.3.0", true),
+            ("1.4.0", false),
+            ("1.4.0-rc.1", true),
+            ("2.0.0+build", false),
+        ] {
+            assert_eq!(advisory.affects(&version.parse().unwrap()), want, "{version}");
+        }
+    }
+
+    #[test]
+    fn withdrawn_advisories_are_left_out_and_invalid_ones_are_errors() {
+        let changed = |from: &str, to: &str| read_advisory(&ADVISORY.replace(from, to));
+        let withdrawn = changed("categories", "withdrawn = \"2030-02-01\"\ncategories");
+        assert_eq!(withdrawn.unwrap(), None);
+        for (from, to, want) in [
+            ("```toml\n[adv", "[adv", "it does not begin with TOML"),
+            ("[advisory]", "[else]", "there is no [advisory]"),
+            ("package = ", "crate = ", "package is missing"),
+            ("2030-01-02", "soon", "date"),
+            ("'>= 1.4.0'", "'newer'", "patched: \"newer\""),
+            ("'>= 1.4.0'", "14", "patched: not a string"),
+        ] {
+            assert_eq!(changed(from, to).unwrap_err().to_string(), want, "{from}");
+        }
+    }
+
+    #[test]
+    fn damaged_tables_are_errors() {
+        let row = "R-1\tparser\t2030-01-02\tvulnerability\t>=1.3\t\tIt panics";
+        assert_eq!(read_table(row).unwrap().len(), 1);
+        for (from, to, want) in [
+            ("\tIt", " It", "line 1: 6 columns, not 7"),
+            ("2030", "30", "line 1: date"),
+            (">=1.3", "1.x.y", "line 1: 1.x.y"),
+        ] {
+            let error = format!("{:#}", read_table(&row.replace(from, to)).unwrap_err());
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}
