@@ -65,6 +65,7 @@ const STEPS: &[Step] = &[
     Xtask("e2e shadow"),
     Xtask("image --check"),
     Xtask("image --check-reproducible"),
+    Xtask("build-cost"),
 ];
 
 /// Arguments of `full`.

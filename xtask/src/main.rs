@@ -1,6 +1,7 @@
 //! `cargo xtask`: development tasks.
 
 mod advisories;
+mod build_cost;
 mod e2e;
 mod first_cluster;
 mod first_plugin;
@@ -34,6 +35,8 @@ struct Cli {
 enum Task {
     /// Check that no dependency has an advisory of the RustSec database that has not been accepted.
     Advisories(advisories::Args),
+    /// Build the program in an empty folder, and check CPU time and size: what every user waits for.
+    BuildCost(build_cost::Args),
     /// End-to-end tests of Loadmaster and kube-scheduler against a real control plane.
     E2e(e2e::Args),
     /// Run the sample cluster of the README until it has settled, and check which pods are assigned, and why others are not.
@@ -79,6 +82,7 @@ struct SimArgs {
 fn main() -> ExitCode {
     let done = match Cli::parse().task {
         Task::Advisories(args) => advisories::run(&args),
+        Task::BuildCost(args) => build_cost::run(&args),
         Task::E2e(args) => e2e::run(&args),
         Task::FirstCluster => first_cluster::run(),
         Task::FirstPlugin => first_plugin::run(),

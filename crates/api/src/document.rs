@@ -17,6 +17,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::sync::Arc;
 
+use loadmaster_stdx::decode_erased;
 use serde::de::{DeserializeOwned, DeserializeSeed};
 use serde_path_to_error::Track;
 
@@ -221,11 +222,6 @@ impl Document {
     ///
     /// When there is no value or more than one, when it is not well-formed, or when it is not a `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, LocatedError> {
-        if self.format() == DocumentFormat::Json
-            && let Ok(value) = serde_json::from_str(self.text())
-        {
-            return Ok(value);
-        }
         self.decode_seed(std::marker::PhantomData)
     }
 
@@ -351,7 +347,7 @@ impl Document {
     ) -> Result<S::Value, LocatedError> {
         let mut track = Track::new();
         let tracked = serde_path_to_error::Deserializer::new(decoder, &mut track);
-        let result = seed.deserialize(tracked);
+        let result = decode_erased(seed, tracked);
         result.map_err(|error| self.json_error(part, FieldPath::from(&track.path()), &error))
     }
 
@@ -366,7 +362,9 @@ impl Document {
         let result = serde_saphyr::with_deserializer_from_str_with_options(
             part.text,
             yaml_options(),
-            |decoder| seed.deserialize(serde_path_to_error::Deserializer::new(decoder, &mut track)),
+            |decoder| {
+                decode_erased(seed, serde_path_to_error::Deserializer::new(decoder, &mut track))
+            },
         );
         result.map_err(|error| self.yaml_error(nth, part, FieldPath::from(&track.path()), &error))
     }

@@ -1,34 +1,22 @@
 //! The controllers' cache: the objects of each kind, with indexes. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use loadmaster_stdx::Map;
 
-use crate::dynamic_kind::PartialObjectMetadata;
-use crate::kind::{Kind, Stores, Typed, version_of};
+use crate::kind::{Key, Kind, Object, Typed, version_of};
 use crate::meta::controller_of;
 use crate::served_kinds::ServedKinds;
 
 /// The objects of all watched kinds.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
-    pub(crate) stores: Stores,
-    /// Objects of dynamic kinds.
-    pub(crate) others: BTreeMap<Kind, Store<PartialObjectMetadata>>,
+    /// One type for all kinds: a tree map of each would be compiled again per kind.
+    stores: BTreeMap<Kind, ObjectStore>,
     pub(crate) served: ServedKinds,
-}
-
-/// An object that can be stored in a [`Store`].
-pub trait StoredObject {
-    /// Its metadata.
-    fn meta(&self) -> &ObjectMeta;
-
-    /// A second index key for [`Store::by_index_key`].
-    fn index_key(&self) -> Option<&str> {
-        None
-    }
 }
 
 impl Cache {
@@ -38,64 +26,156 @@ impl Cache {
     }
 
     /// The objects of a kind.
-    pub fn store<K: Typed>(&self) -> &Store<K> {
-        K::store(self)
+    pub fn store<K: Typed>(&self) -> Store<'_, K> {
+        Store { objects: self.stores.get(&K::IS), kind: PhantomData }
     }
 
     /// One object; the namespace is empty for kinds without.
     pub fn get<K: Typed>(&self, namespace: &str, name: &str) -> Option<&Arc<K>> {
-        K::store(self).get(namespace, name)
+        self.store().get(namespace, name)
+    }
+
+    /// Adds or replaces an object. Returns the old object.
+    pub fn upsert(&mut self, object: &Object) -> Option<Object> {
+        self.stores.entry(object.kind()).or_default().upsert(object.clone())
+    }
+
+    /// Removes an object and returns it.
+    pub fn remove(&mut self, key: &Key) -> Option<Object> {
+        self.stores.get_mut(&key.kind)?.remove(&key.namespace, &key.name)
+    }
+
+    /// An object of any kind.
+    pub fn object(&self, key: &Key) -> Option<Object> {
+        self.stores.get(&key.kind)?.get(&key.namespace, &key.name).cloned()
+    }
+
+    /// All objects of a kind, by namespace and name.
+    pub fn objects(&self, kind: Kind) -> impl Iterator<Item = Object> {
+        self.stores.get(&kind).into_iter().flat_map(ObjectStore::iter).cloned()
+    }
+
+    /// The objects of a kind in a namespace.
+    pub fn objects_in(&self, kind: Kind, namespace: &str) -> impl Iterator<Item = Object> {
+        let store = self.stores.get(&kind).into_iter();
+        store.flat_map(move |store| store.in_namespace(namespace)).cloned()
+    }
+
+    /// The objects of a kind that name this uid among their owners.
+    pub fn owned(&self, kind: Kind, uid: &str) -> impl Iterator<Item = Object> {
+        let store = self.stores.get(&kind).into_iter();
+        store.flat_map(move |store| store.owned_by(uid)).cloned()
+    }
+
+    /// The highest resourceVersion that was seen of a kind.
+    pub(crate) fn version(&self, kind: Kind) -> u64 {
+        self.stores.get(&kind).map_or(0, |store| store.version)
+    }
+
+    /// The kinds that are not built in and had objects, in order.
+    pub(crate) fn other_kinds(&self) -> Vec<Kind> {
+        let is_other = |kind: &&Kind| matches!(kind, Kind::Other(_));
+        self.stores.keys().filter(is_other).copied().collect()
+    }
+
+    /// Removes a kind and its objects.
+    pub(crate) fn forget_kind(&mut self, kind: Kind) {
+        self.stores.remove(&kind);
+    }
+}
+
+/// The objects of one kind, as their type. All iteration is by namespace and name.
+#[derive(Debug)]
+pub struct Store<'a, K> {
+    objects: Option<&'a ObjectStore>,
+    kind: PhantomData<K>,
+}
+
+impl<K> Clone for Store<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Store<'_, K> {}
+
+impl<'a, K: Typed> Store<'a, K> {
+    /// One object; the namespace is empty for kinds without.
+    pub fn get(self, namespace: &str, name: &str) -> Option<&'a Arc<K>> {
+        self.objects?.get(namespace, name).and_then(K::of)
+    }
+
+    /// All objects.
+    pub fn iter(self) -> impl Iterator<Item = &'a Arc<K>> {
+        self.objects.into_iter().flat_map(ObjectStore::iter).filter_map(K::of)
+    }
+
+    /// The objects of a namespace.
+    pub fn in_namespace(self, namespace: &str) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
+        self.objects
+            .map(|store| store.in_namespace(namespace))
+            .into_iter()
+            .flatten()
+            .filter_map(K::of)
+    }
+
+    /// The objects that name this uid among their owners, whether as controller or not.
+    pub fn owned_by(self, uid: &str) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
+        self.objects.map(|store| store.owned_by(uid)).into_iter().flatten().filter_map(K::of)
+    }
+
+    /// The objects of a namespace without controller reference.
+    pub fn orphans(self, namespace: &str) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
+        self.objects.map(|store| store.orphans(namespace)).into_iter().flatten().filter_map(K::of)
+    }
+
+    /// The objects with this [`Object::index_key`]: pods and attachments of a node, claims of a volume, volumes with a `claimRef` of this name.
+    pub fn by_index_key(self, place: &str) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
+        self.objects.map(|store| store.by_index_key(place)).into_iter().flatten().filter_map(K::of)
+    }
+
+    /// Number of objects.
+    pub fn len(self) -> usize {
+        self.objects.map_or(0, |store| store.n_objects)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
     }
 }
 
 /// Namespace and name.
 type Name = (Arc<str>, Arc<str>);
 
-/// The objects of one kind. All iteration is by namespace and name.
-#[derive(Clone, Debug)]
-pub struct Store<K> {
-    objects: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Arc<K>>>,
+/// The objects of one kind, with indexes.
+#[derive(Clone, Debug, Default)]
+struct ObjectStore {
+    objects: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Object>>,
     by_owner: Map<String, BTreeSet<Name>>,
     by_index_key: Map<String, BTreeSet<Name>>,
     n_objects: usize,
     version: u64,
 }
 
-impl<K> Default for Store<K> {
-    fn default() -> Self {
-        Store {
-            objects: BTreeMap::new(),
-            by_owner: Map::default(),
-            by_index_key: Map::default(),
-            n_objects: 0,
-            version: 0,
-        }
-    }
-}
-
-impl<K: StoredObject> Store<K> {
-    /// One object; the namespace is empty for kinds without.
-    pub fn get(&self, namespace: &str, name: &str) -> Option<&Arc<K>> {
+impl ObjectStore {
+    fn get(&self, namespace: &str, name: &str) -> Option<&Object> {
         self.objects.get(namespace)?.get(name)
     }
 
-    /// All objects.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<K>> {
+    fn iter(&self) -> impl Iterator<Item = &Object> {
         self.objects.values().flat_map(BTreeMap::values)
     }
 
-    /// The objects of a namespace.
-    pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> {
+    fn in_namespace<'a>(&'a self, namespace: &str) -> impl Iterator<Item = &'a Object> + use<'a> {
         self.objects.get(namespace).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// The objects that name this uid among their owners, whether as controller or not.
-    pub fn owned_by<'a>(&'a self, uid: &str) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
+    fn owned_by<'a>(&'a self, uid: &str) -> impl Iterator<Item = &'a Object> + use<'a> {
         self.named(self.by_owner.get(uid))
     }
 
-    /// The objects of a namespace without controller reference.
-    pub fn orphans(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> + use<'_, K> {
+    fn orphans<'a>(&'a self, namespace: &str) -> impl Iterator<Item = &'a Object> + use<'a> {
         let start: Name = (namespace.into(), "".into());
         let namespace: Arc<str> = namespace.into();
         let names = self
@@ -107,37 +187,16 @@ impl<K: StoredObject> Store<K> {
         here.filter_map(|(namespace, name)| self.get(namespace, name))
     }
 
-    /// The objects with this [`StoredObject::index_key`]: pods and attachments of a node, claims of a volume, volumes with a `claimRef` of this name.
-    pub fn by_index_key<'a>(
-        &'a self,
-        place: &str,
-    ) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
+    fn by_index_key<'a>(&'a self, place: &str) -> impl Iterator<Item = &'a Object> + use<'a> {
         self.named(self.by_index_key.get(place))
     }
 
-    /// Number of objects.
-    pub fn len(&self) -> usize {
-        self.n_objects
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.n_objects == 0
-    }
-
-    fn named<'a>(
-        &'a self,
-        names: Option<&'a BTreeSet<Name>>,
-    ) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
+    fn named<'a>(&'a self, names: Option<&'a BTreeSet<Name>>) -> impl Iterator<Item = &'a Object> {
         names.into_iter().flatten().filter_map(|(namespace, name)| self.get(namespace, name))
     }
 
-    pub(crate) fn version(&self) -> u64 {
-        self.version
-    }
-
-    pub(crate) fn upsert(&mut self, object: Arc<K>) -> Option<Arc<K>> {
-        let metadata = object.meta();
+    fn upsert(&mut self, object: Object) -> Option<Object> {
+        let metadata = object.metadata();
         self.version = self.version.max(version_of(metadata));
         let ObjectMeta { namespace, name, .. } = metadata;
         let (namespace, name) = (namespace.as_deref().unwrap_or(""), name.as_deref().unwrap_or(""));
@@ -155,7 +214,7 @@ impl<K: StoredObject> Store<K> {
         old
     }
 
-    pub(crate) fn remove(&mut self, namespace: &str, name: &str) -> Option<Arc<K>> {
+    fn remove(&mut self, namespace: &str, name: &str) -> Option<Object> {
         let of_namespace = self.objects.get_mut(namespace)?;
         let old = of_namespace.remove(name)?;
         if of_namespace.is_empty() {
@@ -163,7 +222,7 @@ impl<K: StoredObject> Store<K> {
         }
         self.n_objects -= 1;
         let name: Name = (namespace.into(), name.into());
-        for owner in owners(old.meta()) {
+        for owner in owners(old.metadata()) {
             forget(&mut self.by_owner, owner, &name);
         }
         if let Some(place) = old.index_key() {
@@ -196,7 +255,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kind::{Key, Kind, Object};
 
     fn pod(name: &str, node: &str, owner: &str, version: u64) -> Object {
         let value = json!({"metadata": {"namespace": "a", "name": name, "resourceVersion": version.to_string(),

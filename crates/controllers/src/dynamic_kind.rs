@@ -5,7 +5,6 @@ use std::fmt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use crate::cache::StoredObject;
 use crate::kind::{Kind, KindInfo};
 
 /// A kind that was found by API discovery.
@@ -71,11 +70,5 @@ impl PartialObjectMetadata {
     ) -> Result<PartialObjectMetadata, serde_json::Error> {
         let metadata = serde_json::from_value(value["metadata"].take())?;
         Ok(PartialObjectMetadata { kind, metadata })
-    }
-}
-
-impl StoredObject for PartialObjectMetadata {
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
     }
 }

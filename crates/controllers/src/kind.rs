@@ -1,4 +1,4 @@
-//! The built-in kinds: one table, from which [`Kind`], [`Object`] and the stores of a [`Cache`] are generated. Of all
+//! The built-in kinds: one table, from which [`Kind`] and [`Object`] are generated. Of all
 //! [other kinds](crate::dynamic_kind) only metadata is read.
 
 use std::fmt;
@@ -17,15 +17,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cache::{Cache, Store, StoredObject};
 use crate::dynamic_kind::{DynamicKind, PartialObjectMetadata};
 use crate::elastic_quota::ElasticQuota;
 use crate::pod_group::PodGroup;
 
 /// A typed object of a built-in kind.
 pub trait Typed:
-    StoredObject
-    + Metadata<Ty = ObjectMeta>
+    Metadata<Ty = ObjectMeta>
     + Serialize
     + DeserializeOwned
     + Clone
@@ -42,12 +40,6 @@ pub trait Typed:
 
     /// The object without its type.
     fn into_object(this: Arc<Self>) -> Object;
-
-    /// The store of this kind.
-    fn store(cache: &Cache) -> &Store<Self>;
-
-    #[doc(hidden)]
-    fn store_mut(cache: &mut Cache) -> &mut Store<Self>;
 }
 
 /// Group, version, kind and resource of a kind.
@@ -94,7 +86,7 @@ where
 }
 
 macro_rules! kinds {
-    ($($kind:ident $field:ident $type:ty $(, index $index:expr)?;)*) => {
+    ($($kind:ident $type:ty $(, index $index:expr)?;)*) => {
         /// A kind of object.
         #[expect(missing_docs, reason = "the names are Kubernetes'")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -143,6 +135,17 @@ macro_rules! kinds {
                 }
             }
 
+            /// A second key, by which [`Store::by_index_key`](crate::Store::by_index_key) finds it.
+            pub fn index_key(&self) -> Option<&str> {
+                match self {
+                    $($(Object::$kind(object) => {
+                        let index: fn(&$type) -> Option<&str> = $index;
+                        index(object)
+                    })?)*
+                    _ => None,
+                }
+            }
+
             /// In JSON, with its apiVersion and kind; only the metadata for a kind that is not built in.
             ///
             /// # Errors
@@ -172,97 +175,6 @@ macro_rules! kinds {
             }
         }
 
-        /// The stores of all built-in kinds.
-        #[derive(Clone, Debug, Default)]
-        pub struct Stores {
-            $($field: Store<$type>,)*
-        }
-
-        impl Cache {
-            /// Adds or replaces an object. Returns the old object.
-            pub fn upsert(&mut self, object: &Object) -> Option<Object> {
-                match object {
-                    $(Object::$kind(object) => self.stores.$field.upsert(object.clone()).map(Object::$kind),)*
-                    Object::Other(object) => {
-                        let store = self.others.entry(object.kind).or_default();
-                        store.upsert(object.clone()).map(Object::Other)
-                    }
-                }
-            }
-
-            /// Removes an object and returns it.
-            pub fn remove(&mut self, key: &Key) -> Option<Object> {
-                match key.kind {
-                    $(Kind::$kind => self.stores.$field.remove(&key.namespace, &key.name).map(Object::$kind),)*
-                    Kind::Other(_) => {
-                        let store = self.others.get_mut(&key.kind)?;
-                        store.remove(&key.namespace, &key.name).map(Object::Other)
-                    }
-                }
-            }
-
-            /// An object of any kind.
-            pub fn object(&self, key: &Key) -> Option<Object> {
-                match key.kind {
-                    $(Kind::$kind => {
-                        self.stores.$field.get(&key.namespace, &key.name).cloned().map(Object::$kind)
-                    })*
-                    Kind::Other(_) => {
-                        let store = self.others.get(&key.kind)?;
-                        store.get(&key.namespace, &key.name).cloned().map(Object::Other)
-                    }
-                }
-            }
-
-            /// All objects of a kind, by namespace and name.
-            pub fn objects(&self, kind: Kind) -> Box<dyn Iterator<Item = Object> + '_> {
-                match kind {
-                    $(Kind::$kind => Box::new(self.stores.$field.iter().cloned().map(Object::$kind)),)*
-                    Kind::Other(_) => {
-                        let store = self.others.get(&kind).into_iter();
-                        Box::new(store.flat_map(Store::iter).cloned().map(Object::Other))
-                    }
-                }
-            }
-
-            /// The objects of a kind in a namespace.
-            pub fn objects_in<'a>(
-                &'a self,
-                kind: Kind,
-                namespace: &'a str,
-            ) -> Box<dyn Iterator<Item = Object> + 'a> {
-                match kind {
-                    $(Kind::$kind => {
-                        Box::new(self.stores.$field.in_namespace(namespace).cloned().map(Object::$kind))
-                    })*
-                    Kind::Other(_) => {
-                        let store = self.others.get(&kind).into_iter();
-                        let here = store.flat_map(move |store| store.in_namespace(namespace));
-                        Box::new(here.cloned().map(Object::Other))
-                    }
-                }
-            }
-
-            /// The objects of a kind that name this uid among their owners.
-            pub fn owned<'a>(&'a self, kind: Kind, uid: &str) -> Box<dyn Iterator<Item = Object> + 'a> {
-                match kind {
-                    $(Kind::$kind => Box::new(self.stores.$field.owned_by(uid).cloned().map(Object::$kind)),)*
-                    Kind::Other(_) => match self.others.get(&kind) {
-                        Some(store) => Box::new(store.owned_by(uid).cloned().map(Object::Other)),
-                        None => Box::new(std::iter::empty()),
-                    },
-                }
-            }
-
-            /// The highest resourceVersion that was seen of a kind.
-            pub(crate) fn version(&self, kind: Kind) -> u64 {
-                match kind {
-                    $(Kind::$kind => self.stores.$field.version(),)*
-                    Kind::Other(_) => self.others.get(&kind).map_or(0, Store::version),
-                }
-            }
-        }
-
         $(
             impl Typed for $type {
                 const IS: Kind = Kind::$kind;
@@ -274,25 +186,6 @@ macro_rules! kinds {
                 fn into_object(this: Arc<Self>) -> Object {
                     Object::$kind(this)
                 }
-
-                fn store(cache: &Cache) -> &Store<Self> {
-                    &cache.stores.$field
-                }
-
-                fn store_mut(cache: &mut Cache) -> &mut Store<Self> {
-                    &mut cache.stores.$field
-                }
-            }
-
-            impl StoredObject for $type {
-                fn meta(&self) -> &ObjectMeta {
-                    &self.metadata
-                }
-
-                $(fn index_key(&self) -> Option<&str> {
-                    let index: fn(&Self) -> Option<&str> = $index;
-                    index(self)
-                })?
             }
 
             impl From<$type> for Object {
@@ -305,39 +198,39 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Namespace namespaces core::Namespace;
-    Node nodes core::Node;
-    Pod pods core::Pod, index |pod| pod.spec.as_ref()?.node_name.as_deref();
-    ServiceAccount service_accounts core::ServiceAccount;
-    ConfigMap config_maps core::ConfigMap;
-    Event events core::Event;
-    ReplicationController replication_controllers core::ReplicationController;
-    PersistentVolume persistent_volumes core::PersistentVolume,
+    Namespace core::Namespace;
+    Node core::Node;
+    Pod core::Pod, index |pod| pod.spec.as_ref()?.node_name.as_deref();
+    ServiceAccount core::ServiceAccount;
+    ConfigMap core::ConfigMap;
+    Event core::Event;
+    ReplicationController core::ReplicationController;
+    PersistentVolume core::PersistentVolume,
         index |volume| volume.spec.as_ref()?.claim_ref.as_ref()?.name.as_deref();
-    PersistentVolumeClaim persistent_volume_claims core::PersistentVolumeClaim,
+    PersistentVolumeClaim core::PersistentVolumeClaim,
         index |claim| claim.spec.as_ref()?.volume_name.as_deref();
-    Service services core::Service;
-    EndpointSlice endpoint_slices discovery::EndpointSlice;
-    ResourceQuota resource_quotas core::ResourceQuota;
-    ResourceClaim resource_claims resource::ResourceClaim;
-    Deployment deployments apps::Deployment;
-    ReplicaSet replica_sets apps::ReplicaSet;
-    StatefulSet stateful_sets apps::StatefulSet;
-    DaemonSet daemon_sets apps::DaemonSet;
-    ControllerRevision controller_revisions apps::ControllerRevision;
-    Job jobs batch::Job;
-    CronJob cron_jobs batch::CronJob;
-    PodDisruptionBudget pod_disruption_budgets policy::PodDisruptionBudget;
-    Lease leases coordination::Lease;
-    StorageClass storage_classes storage::StorageClass;
-    VolumeAttributesClass volume_attributes_classes storage::VolumeAttributesClass;
-    CSIDriver csi_drivers storage::CSIDriver;
-    CSINode csi_nodes storage::CSINode;
-    CSIStorageCapacity csi_storage_capacities storage::CSIStorageCapacity;
-    VolumeAttachment volume_attachments storage::VolumeAttachment,
+    Service core::Service;
+    EndpointSlice discovery::EndpointSlice;
+    ResourceQuota core::ResourceQuota;
+    ResourceClaim resource::ResourceClaim;
+    Deployment apps::Deployment;
+    ReplicaSet apps::ReplicaSet;
+    StatefulSet apps::StatefulSet;
+    DaemonSet apps::DaemonSet;
+    ControllerRevision apps::ControllerRevision;
+    Job batch::Job;
+    CronJob batch::CronJob;
+    PodDisruptionBudget policy::PodDisruptionBudget;
+    Lease coordination::Lease;
+    StorageClass storage::StorageClass;
+    VolumeAttributesClass storage::VolumeAttributesClass;
+    CSIDriver storage::CSIDriver;
+    CSINode storage::CSINode;
+    CSIStorageCapacity storage::CSIStorageCapacity;
+    VolumeAttachment storage::VolumeAttachment,
         index |attachment| Some(&attachment.spec.node_name);
-    PodGroup pod_groups PodGroup;
-    ElasticQuota elastic_quotas ElasticQuota;
+    PodGroup PodGroup;
+    ElasticQuota ElasticQuota;
 }
 
 impl Kind {
@@ -418,6 +311,7 @@ pub(crate) fn version_of(metadata: &ObjectMeta) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Cache;
 
     #[test]
     fn paths() {

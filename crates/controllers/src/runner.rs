@@ -169,12 +169,12 @@ impl ControllerRunner {
 
     /// Deletes all objects of kinds that are no longer served.
     fn handle_served_kinds(&mut self, served: ServedKinds, now: Timestamp) {
-        let is_gone = |kind: &&Kind| !served.watchable().contains(*kind);
-        let gone: Vec<Kind> = self.cache.others.keys().filter(is_gone).copied().collect();
+        let is_gone = |kind: &Kind| !served.watchable().contains(kind);
+        let gone: Vec<Kind> = self.cache.other_kinds().into_iter().filter(is_gone).collect();
         for kind in gone {
             let keys: Vec<Key> = self.cache.objects(kind).map(|object| object.key()).collect();
             keys.into_iter().for_each(|key| self.handle_event(ControllerEvent::Delete(key), now));
-            self.cache.others.remove(&kind);
+            self.cache.forget_kind(kind);
             self.listed_or_unavailable.remove(&kind);
         }
         for slot in &mut self.slots {

@@ -1,9 +1,12 @@
 //! Plugin arguments: strict decoding, defaults and validation.
 
+use std::marker::PhantomData;
+
+use loadmaster_stdx::decode_erased;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use serde_path_to_error::{Path, Segment};
+use serde_path_to_error::{Path, Segment, Track};
 
 use self::go_value::GoValue;
 use crate::errors::PluginError;
@@ -23,7 +26,20 @@ const ERRORS_MAX: usize = 50;
 ///
 /// The path of the field that does not decode, and why.
 pub fn decode_json_value<T: DeserializeOwned>(value: &Value) -> Result<T, FieldError> {
-    serde_path_to_error::deserialize(GoValue(value)).map_err(|error| field_error(&error))
+    decode_go_value(value).map_err(|error| field_error(&error))
+}
+
+/// The path is only followed in values that do not decode.
+fn decode_go_value<T: DeserializeOwned>(
+    value: &Value,
+) -> Result<T, serde_path_to_error::Error<serde_json::Error>> {
+    if let Ok(decoded) = decode_erased(PhantomData, GoValue(value)) {
+        return Ok(decoded);
+    }
+    let mut track = Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(GoValue(value), &mut track);
+    let decoded = decode_erased(PhantomData, tracked);
+    decoded.map_err(|error| serde_path_to_error::Error::new(track.path(), error))
 }
 
 fn field_error(error: &serde_path_to_error::Error<serde_json::Error>) -> FieldError {
@@ -42,7 +58,7 @@ pub fn decode_with_all_errors<T: DeserializeOwned>(
 ) -> (Option<T>, Vec<FieldError>) {
     let mut errors = Vec::new();
     loop {
-        match serde_path_to_error::deserialize(GoValue(&value)) {
+        match decode_go_value(&value) {
             Ok(decoded) => return (Some(decoded), errors),
             Err(error) => {
                 errors.push(field_error(&error));

@@ -2,12 +2,14 @@
 
 pub mod catch_panic;
 pub mod duration;
+pub mod erased;
 pub mod error_chain;
 pub mod float;
 pub mod hash;
 pub mod rng;
 pub mod suggestion;
 
+pub use erased::decode_erased;
 pub use error_chain::ErrorChain;
 pub use hash::{HashSeed, Map, Set};
 pub use rng::Rng;

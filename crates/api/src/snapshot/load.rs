@@ -7,7 +7,7 @@
 use std::fmt;
 use std::vec;
 
-use loadmaster_stdx::did_you_mean;
+use loadmaster_stdx::{decode_erased, did_you_mean};
 use serde::Deserialize;
 use serde::de::value::{BorrowedStrDeserializer, MapAccessDeserializer};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -448,7 +448,8 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Rest<'_, A> {
         let Some((name, value)) = self.value.take() else { return self.map.next_value_seed(seed) };
         // The outer decoder has passed this value, so the path within it is found here.
         let mut track = Track::new();
-        let result = seed.deserialize(serde_path_to_error::Deserializer::new(value, &mut track));
+        let tracked = serde_path_to_error::Deserializer::new(value, &mut track);
+        let result = decode_erased(seed, tracked);
         result.map_err(|error| {
             let path = FieldPath::ROOT.field(name).join(&FieldPath::from(&track.path()));
             let text = crate::document::json_error_text(&error);

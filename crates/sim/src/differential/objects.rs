@@ -1,10 +1,11 @@
 //! Random nodes, and random objects that select pods.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use loadmaster_api::{Namespace, Node, Str};
 use loadmaster_framework::cluster_objects::ClusterObjects;
-use loadmaster_stdx::{Map, Rng};
+use loadmaster_stdx::{Map, Rng, decode_erased};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -141,7 +142,7 @@ fn replace<T: DeserializeOwned>(
 
 /// Decodes an object. All values in these files are well formed, which a unit test checks.
 pub(super) fn decode<T: DeserializeOwned>(value: Value) -> Option<T> {
-    serde_json::from_value(value).ok()
+    decode_erased(PhantomData, value).ok()
 }
 
 #[cfg(test)]

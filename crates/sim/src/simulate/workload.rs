@@ -1,9 +1,10 @@
 //! The workload: users and controllers create, change and delete objects; simulated kubelets run and end pods.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod, PodDisruptionBudget, Str, Timestamp};
-use loadmaster_stdx::Rng;
+use loadmaster_stdx::{Rng, decode_erased};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -483,7 +484,7 @@ fn template(rng: &mut Rng, features: &WorkloadFeatures, nth: i64) -> Value {
 
 /// Decodes an object. All values in this file are well formed, which a unit test checks.
 fn decode<T: DeserializeOwned>(value: Value) -> Option<T> {
-    serde_json::from_value(value).ok()
+    decode_erased(PhantomData, value).ok()
 }
 
 #[cfg(test)]
