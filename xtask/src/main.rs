@@ -1,5 +1,6 @@
 //! `cargo xtask`: development tasks.
 
+mod counts;
 mod e2e;
 mod first_cluster;
 mod first_plugin;
@@ -31,6 +32,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Count allocations and instructions of small workloads, and fail if they differ by more than 10 % from perf/counts.json.
+    Counts(counts::Args),
     /// End-to-end tests of Loadmaster and kube-scheduler against a real control plane.
     E2e(e2e::Args),
     /// Run the sample cluster of the README until it has settled, and check which pods are assigned, and why others are not.
@@ -75,6 +78,7 @@ struct SimArgs {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().task {
+        Task::Counts(args) => counts::run(&args),
         Task::E2e(args) => e2e::run(&args),
         Task::FirstCluster => first_cluster::run(),
         Task::FirstPlugin => first_plugin::run(),
