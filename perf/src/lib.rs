@@ -4,9 +4,12 @@
 #![expect(clippy::disallowed_types, reason = "measuring is reading a clock")]
 
 pub mod counted;
+pub mod data_items;
 pub mod decisions;
 pub mod extender;
 pub mod gangs;
+pub mod node_cost;
+pub mod node_cost_plot;
 mod pod_source;
 pub mod preemption;
 pub mod quotas;
