@@ -13,6 +13,7 @@ pub mod node_cost_plot;
 mod pod_source;
 pub mod preemption;
 pub mod quotas;
+pub mod scheduler_perf;
 mod timed_engine;
 pub mod volumes;
 mod workload;
