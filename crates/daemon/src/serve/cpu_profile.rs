@@ -1,8 +1,8 @@
 //! `/debug/pprof/profile`: what this process spends CPU time on, as a file for `go tool pprof`.
 //!
 //! A timer of the process interrupts whichever thread runs 100 times per second of CPU time, as in Go, and the crate `pprof` records its
-//! stack. Release builds have no symbols: the profile has addresses, which `go tool pprof` resolves with a build that has them. A program
-//! with symbols resolves them itself.
+//! stack. Release builds have no symbols: the profile has addresses, which pprof resolves with the same program before symbols were removed. A
+//! program with symbols resolves them itself.
 
 use std::ffi::c_void;
 use std::path::Path;

@@ -130,8 +130,8 @@ impl CpuProfile {
                 memory_limit: it.end,
                 file_offset: it.offset,
                 filename: strings.number(&it.file),
-                // Else `go tool pprof` looks for the symbols in the file. The file's build ID is not given: a build with symbols has
-                // another one, and would not be used.
+                // Else pprof looks for the symbols in the file. The file's build ID is not given: a build with symbols has another one, and would
+                // not be used.
                 has_functions: own.peek().is_some()
                     && own.all(|location| !location.line.is_empty()),
             }

@@ -21,6 +21,15 @@ fn keep_busy(stop: &AtomicBool) {
     }
 }
 
+/// Stops [`keep_busy`], also if the test fails: the runtime waits for its thread.
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[tokio::test]
 async fn a_profile_has_samples_of_what_runs() {
     let server = serve(&[OPEN, "--profiling"], |_| ()).await;
@@ -28,27 +37,42 @@ async fn a_profile_has_samples_of_what_runs() {
     assert_eq!(too_long, (400, "profile duration exceeds 300 seconds\n".to_owned()));
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
+    let stop = StopOnDrop(stop);
     let busy = spawn_blocking(move || keep_busy(&stopped));
 
     // A client that goes away: until it does, there is no other profile.
-    let mut stream = connect(&server, "localhost", b"http/1.1", None).await;
-    let long = "GET /debug/pprof/profile?seconds=300 HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    stream.write_all(long.as_bytes()).await.unwrap();
-    let wait_for = async |wanted: u16| {
+    let short =
+        async || request_bytes(&server, "GET /debug/pprof/profile?seconds=1", "", None).await;
+    let start_long = async || {
+        let mut stream = connect(&server, "localhost", b"http/1.1", None).await;
+        let long = "GET /debug/pprof/profile?seconds=300 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        stream.write_all(long.as_bytes()).await.unwrap();
+        stream
+    };
+    let long_is_running = async {
         loop {
-            let line = "GET /debug/pprof/profile?seconds=1";
-            let (head, body) = request_bytes(&server, line, "", None).await;
-            if status_of(&head) == wanted {
+            let stream = start_long().await;
+            let (head, body) = short().await;
+            // Else the short one came first.
+            if status_of(&head) == 500 {
+                return (stream, head, body);
+            }
+        }
+    };
+    let (stream, head, body) = timeout(TEST_TIMEOUT, long_is_running).await.unwrap();
+    assert_eq!(String::from_utf8(body).unwrap(), IN_USE);
+    assert!(head.contains("x-go-pprof: 1"), "{head}");
+    drop(stream);
+    let next_is_done = async {
+        loop {
+            let (head, body) = short().await;
+            if status_of(&head) == 200 {
                 return (head, body);
             }
         }
     };
-    let (head, body) = timeout(TEST_TIMEOUT, wait_for(500)).await.unwrap();
-    assert_eq!(String::from_utf8(body).unwrap(), IN_USE);
-    assert!(head.contains("x-go-pprof: 1"), "{head}");
-    drop(stream);
-    let (head, body) = timeout(TEST_TIMEOUT, wait_for(200)).await.unwrap();
-    stop.store(true, Ordering::Relaxed);
+    let (head, body) = timeout(TEST_TIMEOUT, next_is_done).await.unwrap();
+    drop(stop);
     busy.await.unwrap();
 
     assert!(head.contains("content-type: application/octet-stream"), "{head}");
