@@ -17,6 +17,7 @@ use loadmaster_plugins::in_tree_registry;
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
+use crate::data_items::DataItem;
 use crate::pod_source::{PodSource, Shape};
 use crate::profile_of;
 use crate::workload::{self, Kind};
@@ -34,7 +35,7 @@ const N_NEW_KEYS: u32 = 5;
 const N_RUNNING: usize = 1_000;
 
 /// How much of taking in a pod is measured.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Input {
     Parsed,
     Decoded,
@@ -87,8 +88,9 @@ const fn large_row(name: &'static str, kind: Kind) -> Row {
     Row { n_nodes: 100_000, ..row(name, kind, 60_000) }
 }
 
-/// Prints the rates of all rows whose name and shape contain the text.
-pub fn measure(wanted: &str) -> Result<()> {
+/// Prints and returns the rates of all rows whose name and shape contain the text.
+pub fn measure(wanted: &str) -> Result<Vec<DataItem>> {
+    let mut items = Vec::new();
     println!(
         "| workload, 5,000 nodes unless said | pods | (a) per second | (b) | (c) | keys | ms, first pod of a new key | peak RSS MiB |"
     );
@@ -96,24 +98,40 @@ pub fn measure(wanted: &str) -> Result<()> {
     for row in ROWS {
         for (shape, name) in [(Shape::Bare, "bare"), (Shape::Clustered, "clustered")] {
             if format!("{}, {name}", row.name).contains(wanted) {
-                print_row(row, shape, name)?;
+                print_row(row, shape, name, &mut items)?;
             }
         }
     }
-    Ok(())
+    Ok(items)
 }
 
-fn print_row(row: &Row, shape: Shape, shape_name: &str) -> Result<()> {
+/// Runs a workload whose pods are parsed before, in a cluster of this many nodes.
+pub(crate) fn run_in_cluster_of(
+    n_nodes: u32,
+    kind: Kind,
+    shape: Shape,
+    n_pods: u32,
+) -> Result<Rates> {
+    run(&Row { n_nodes, ..row("cost against nodes", kind, n_pods) }, shape, Input::Parsed)
+}
+
+fn print_row(row: &Row, shape: Shape, shape_name: &str, items: &mut Vec<DataItem>) -> Result<()> {
+    let name = format!("{}, {shape_name}", row.name);
     let mut per_second = Vec::new();
     let (mut n_keys, mut new_key_ms, mut peak_mib) = (0, 0.0, 0);
     for &input in row.inputs {
         let rates = run(row, shape, input)?;
         per_second.push(format!("{:.0}", rates.per_second));
+        let item = DataItem::new(&name, "DecisionsPerSecond", "decisions/s");
+        let item = item.with("Average", rates.per_second);
+        items.push(item.with_label("Input", format!("{input:?}")));
         // Decoding and parsing do not change these, and parsed pods take the least memory.
         if input == Input::Parsed {
             (n_keys, new_key_ms, peak_mib) = (rates.n_keys, rates.new_key_ms, rates.peak_mib);
         }
     }
+    items.push(DataItem::new(&name, "FirstPodOfNewKey", "ms").with("Perc50", new_key_ms));
+    items.push(DataItem::new(&name, "PeakRSS", "MiB").with("Max", peak_mib as f64));
     per_second.resize(ALL_INPUTS.len(), "-".to_owned());
     println!(
         "| {} | {shape_name} | {} | {n_keys} | {new_key_ms:.2} | {peak_mib} |",
@@ -124,15 +142,15 @@ fn print_row(row: &Row, shape: Shape, shape_name: &str) -> Result<()> {
 }
 
 /// What one run of a row gives.
-struct Rates {
+pub(crate) struct Rates {
     /// Decisions per second, without the first fifth of the pods.
-    per_second: f64,
+    pub per_second: f64,
     /// Number of keys that plugins prepared evaluators for.
     n_keys: usize,
     /// Median time of the decision about a pod that is the first of its key, in milliseconds.
-    new_key_ms: f64,
+    pub new_key_ms: f64,
     /// Peak resident set size since the run began, with what the allocator keeps from runs before.
-    peak_mib: u64,
+    pub peak_mib: u64,
 }
 
 fn run(row: &Row, shape: Shape, input: Input) -> Result<Rates> {
@@ -147,7 +165,11 @@ fn run(row: &Row, shape: Shape, input: Input) -> Result<Rates> {
     let scheduler = Scheduler::new(profile_of(&registry, profile, json!([]))?, Rng::new(1));
     let mut bench =
         Bench { row, input, world, pods, scheduler, running: Vec::new(), rng: Rng::new(7) };
-    let n_per_batch = if row.is_rollout { DECISIONS_PER_CHANGE } else { DECISIONS_PER_BATCH };
+    // At least five batches, of which the first is a fifth.
+    let n_per_batch = match row.is_rollout {
+        true => DECISIONS_PER_CHANGE,
+        false => DECISIONS_PER_BATCH.min(row.n_pods / 5),
+    };
     let n_batches = row.n_pods / n_per_batch;
     let mut times = Vec::new();
     for _ in 0..n_batches {

@@ -41,7 +41,7 @@ pub fn measure() -> Result<()> {
     );
     println!("| --- | --- | --- | --- |");
     for workload in &WORKLOADS {
-        let mut bench = Bench::new()?;
+        let mut bench = Bench::new(N_NODES)?;
         for nth in 0..N_PREEMPTORS {
             bench.preempt(workload, nth).with_context(|| format!("pod {nth}"))?;
         }
@@ -58,7 +58,8 @@ pub fn measure() -> Result<()> {
     Ok(())
 }
 
-struct Bench {
+/// A cluster in which preemption is needed.
+pub(crate) struct Bench {
     /// Measured since the cluster was added.
     engine: TimedEngine,
     now: Duration,
@@ -70,7 +71,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Result<Bench> {
+    /// With this many full nodes.
+    pub(crate) fn new(n_nodes: u32) -> Result<Bench> {
         let registry = loadmaster_plugins::in_tree_registry();
         let mut bench = Bench {
             engine: TimedEngine::new(&registry, json!({}))?,
@@ -83,7 +85,7 @@ impl Bench {
             let (group, resource) = (kind.group, kind.resource);
             bench.apply(EngineEvent::Synced { group, resource, has_synced: true })?;
         }
-        for i in 0..N_NODES {
+        for i in 0..n_nodes {
             let name = format!("node-{i}");
             let amounts =
                 json!({"cpu": PODS_PER_NODE.to_string(), "memory": "64Gi", "pods": "110"});
@@ -127,6 +129,11 @@ impl Bench {
         let node = self.bound_to.take().context("the pod is not bound")?;
         high["spec"]["nodeName"] = node.into();
         self.add_pod(&high)
+    }
+
+    /// As [`Bench::preempt`], for pods without anti-affinity.
+    pub(crate) fn preempt_without_affinity(&mut self, nth: u32) -> Result<()> {
+        self.preempt(&WORKLOADS[0], nth)
     }
 
     fn cycle(&mut self, is_measured: bool, before: Duration) -> Result<()> {

@@ -1,10 +1,12 @@
 //! An engine, the time that its calls take, and the requests that it makes.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use loadmaster_config::AllFeatureGates;
 use loadmaster_engine::engine::{ApiServerCall, CycleResult, EngineOptions};
-use loadmaster_engine::{Effect, Effects, Engine, EngineEvent, Now};
+use loadmaster_engine::{Effect, Effects, Engine, EngineEvent, MonoTime, Now, Profile};
 use loadmaster_framework::{Gvr, Registry};
 use serde_json::{Value, json};
 
@@ -39,10 +41,20 @@ impl TimedEngine {
     /// An engine with this profile, as in a configuration.
     pub fn new(registry: &Registry, profile: Value) -> Result<TimedEngine> {
         let profile = crate::profile_of(registry, profile, json!([]))?;
+        Ok(TimedEngine::of_profile(profile, &AllFeatureGates::default()))
+    }
+
+    /// An engine with this profile and gates.
+    pub fn of_profile(profile: Arc<Profile>, gates: &AllFeatureGates) -> TimedEngine {
         let watched_kinds = profile.watches.iter().map(|watch| watch.kind.clone()).collect();
-        let gates = loadmaster_config::AllFeatureGates::default().framework_gates();
+        let gates = gates.framework_gates();
         let engine = Engine::new(vec![profile], gates, EngineOptions::default());
-        Ok(TimedEngine { engine, watched_kinds, elapsed: Duration::ZERO })
+        TimedEngine { engine, watched_kinds, elapsed: Duration::ZERO }
+    }
+
+    /// When the next timer expires.
+    pub fn next_timeout(&self) -> Option<MonoTime> {
+        self.engine.next_timeout()
     }
 
     fn timed<R>(&mut self, call: impl FnOnce(&mut Engine, &mut Effects) -> R) -> (R, Effects) {

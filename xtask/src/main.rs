@@ -2,6 +2,7 @@
 
 mod advisories;
 mod build_cost;
+mod counts;
 mod e2e;
 mod first_cluster;
 mod first_plugin;
@@ -37,6 +38,8 @@ enum Task {
     Advisories(advisories::Args),
     /// Build the program in an empty folder, and check CPU time and size: what every user waits for.
     BuildCost(build_cost::Args),
+    /// Count allocations and instructions of small workloads, and fail if they differ by more than 10 % from perf/counts.json.
+    Counts(counts::Args),
     /// End-to-end tests of Loadmaster and kube-scheduler against a real control plane.
     E2e(e2e::Args),
     /// Run the sample cluster of the README until it has settled, and check which pods are assigned, and why others are not.
@@ -61,20 +64,20 @@ enum Task {
     Scenarios(scenarios::Args),
     /// Run the scheduler in simulated clusters with fault injection, with overflow checks and debug assertions.
     #[command(disable_help_flag = true)]
-    Simulate(SimArgs),
+    Simulate(ProgramArgs),
     /// Compare incremental evaluation with per-node evaluation over random histories, with overflow checks and debug assertions.
     #[command(disable_help_flag = true)]
-    Twin(SimArgs),
+    Twin(ProgramArgs),
     /// Fail on names and sentences that `xtask/words.txt` replaces by the field's.
     Words,
-    /// Measure decisions per second for all workloads, or those whose name contains NAME; `extender`: the overhead of calling
-    /// extenders.
-    Perf { name: Option<String> },
+    /// Benchmarks in process: `cargo xtask perf --help` lists them.
+    #[command(disable_help_flag = true)]
+    Perf(ProgramArgs),
 }
 
-/// Arguments that are passed on to the program of the crate `loadmaster-sim`.
+/// Arguments that are passed on to the program of the crate `loadmaster-sim` or `loadmaster-perf`.
 #[derive(clap::Args)]
-struct SimArgs {
+struct ProgramArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().task {
         Task::Advisories(args) => advisories::run(&args),
         Task::BuildCost(args) => build_cost::run(&args),
+        Task::Counts(args) => counts::run(&args),
         Task::E2e(args) => e2e::run(&args),
         Task::FirstCluster => first_cluster::run(),
         Task::FirstPlugin => first_plugin::run(),
@@ -97,7 +101,7 @@ fn main() -> ExitCode {
         Task::Simulate(args) => sim("simulate", &args),
         Task::Twin(args) => sim("twin", &args),
         Task::Words => words::run(),
-        Task::Perf { name } => perf(name.as_deref()),
+        Task::Perf(args) => perf(&args),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -143,15 +147,17 @@ fn command(program: &str) -> Command {
 }
 
 /// Runs the program of the crate `loadmaster-sim`, optimized, with overflow checks and debug assertions.
-fn sim(task: &str, args: &SimArgs) -> Result<bool> {
+fn sim(task: &str, args: &ProgramArgs) -> Result<bool> {
     let mut cargo = command("cargo");
     cargo.args(["run", "--profile", "sim", "--quiet", "--package", "loadmaster-sim", "--", task]);
     Ok(cargo.args(&args.args).status()?.success())
 }
 
 /// Runs the benchmarks in a separate process, so that peak memory is that of the workload.
-fn perf(name: Option<&str>) -> Result<bool> {
+fn perf(args: &ProgramArgs) -> Result<bool> {
     let mut cargo = command("cargo");
-    cargo.args(["run", "--release", "--quiet", "--package", "loadmaster-perf", "--"]).args(name);
+    cargo
+        .args(["run", "--release", "--quiet", "--package", "loadmaster-perf", "--"])
+        .args(&args.args);
     Ok(cargo.status()?.success())
 }

@@ -27,7 +27,7 @@ pub mod status;
 pub mod store;
 
 mod custom_resource;
-mod defaults;
+pub mod defaults;
 mod discovery;
 mod event_conversion;
 mod object;

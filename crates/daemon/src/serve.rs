@@ -12,9 +12,11 @@
 mod authentication;
 mod authorization;
 mod certificates;
+mod cpu_profile;
 mod endpoints;
 mod expiring_cache;
 mod health;
+mod pprof_format;
 mod reply;
 mod review_client;
 mod tls;
@@ -34,7 +36,7 @@ use loadmaster_serving::{ConnectionLimits, LastResponse, Peer};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{interval, timeout};
 
 pub use endpoints::{Route, RouteFuture, RouteRequest};
@@ -291,13 +293,23 @@ fn limits(flags: &SecureServingFlags) -> ConnectionLimits {
     ConnectionLimits { streams_max, ..default }
 }
 
-/// Handles one request in a separate task, so that a panic fails only this request.
+/// Ends a task when it is dropped.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Handles one request in a separate task, so that a panic fails only this request. It ends when the client goes away.
 async fn handle_request(
     endpoints: Arc<Endpoints>,
     peer: Arc<Peer>,
     request: Request<Incoming>,
 ) -> Response<Full<Bytes>> {
     let task = tokio::spawn(async move { endpoints.handle(&peer, request).await });
+    let _abort = AbortOnDrop(task.abort_handle());
     let (reply, is_last) = task.await.unwrap_or_else(|error| {
         tracing::error!(err = %error, "Handling a request panicked");
         let text = "This request caused a panic; see the log.".to_owned();

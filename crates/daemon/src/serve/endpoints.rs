@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::EndpointsConfig;
 use super::authentication::Authenticator;
 use super::authorization::{Authorizer, Decision, forbidden_message};
+use super::cpu_profile;
 use super::health::{self, HealthEndpoint};
 use super::reply::{HttpReply, not_found, status, text_line};
 use super::zpages::{Statusz, flagz};
@@ -89,8 +90,12 @@ impl Endpoints {
     pub async fn handle(&self, peer: &Peer, request: Request<Incoming>) -> (HttpReply, bool) {
         let started = Instant::now();
         let (verb, uri) = (request.method().clone(), request.uri().path().to_owned());
+        let time_max = match uri.as_str() {
+            cpu_profile::PATH => cpu_profile::request_time_max(query_of(&request)),
+            _ => REQUEST_TIME_MAX,
+        };
         let (reply, is_last) =
-            match timeout(REQUEST_TIME_MAX, self.authenticate_and_route(peer, request)).await {
+            match timeout(time_max, self.authenticate_and_route(peer, request)).await {
                 Ok(reply) => reply,
                 Err(_) => {
                     let why = "the request took too long".to_owned();
@@ -149,7 +154,7 @@ impl Endpoints {
 
     async fn route(&self, request: Request<Incoming>) -> HttpReply {
         let path = request.uri().path().to_owned();
-        let query = request.uri().query().unwrap_or_default().to_owned();
+        let query = query_of(&request).to_owned();
         let metrics = &self.config.metrics;
         if let Some(reply) = self.health.iter().find_map(|it| it.handle(&path, &query, metrics)) {
             return reply;
@@ -206,10 +211,10 @@ impl Endpoints {
             "/debug/flags/v" => self.set_verbosity(request).await,
             "/debug/pprof" => HttpReply::text(StatusCode::FOUND, "")
                 .with_header(LOCATION, HeaderValue::from_static("/debug/pprof/")),
+            cpu_profile::PATH => cpu_profile::cpu_profile(query_of(&request)).await,
             path if path.starts_with("/debug/pprof/") => text_line(
                 StatusCode::NOT_IMPLEMENTED,
-                "Go profiles are not available, because Loadmaster is not a Go program. Use perf or another \
-                 system profiler."
+                "This profile is not available, because Loadmaster is not a Go program. /debug/pprof/profile is."
                     .to_owned(),
             ),
             _ => not_found(),
@@ -247,6 +252,11 @@ impl Endpoints {
             }
         }
     }
+}
+
+/// The query string, without `?`; may be empty.
+fn query_of(request: &Request<Incoming>) -> &str {
+    request.uri().query().unwrap_or_default()
 }
 
 fn metrics_reply(text: String) -> HttpReply {

@@ -20,6 +20,7 @@ use crate::metrics::MetricsSettings;
 use certificates::TempDirectory;
 
 mod certificates;
+mod cpu_profile;
 
 /// How long a test waits for a response.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -154,6 +155,17 @@ async fn request(
     headers: &str,
     identity: Option<&Identity>,
 ) -> (String, String) {
+    let (head, body) = request_bytes(server, line, headers, identity).await;
+    (head, String::from_utf8(body).unwrap())
+}
+
+/// As [`request`], for a body that is not text.
+async fn request_bytes(
+    server: &Server,
+    line: &str,
+    headers: &str,
+    identity: Option<&Identity>,
+) -> (String, Vec<u8>) {
     let mut stream = connect(server, "localhost", b"http/1.1", identity).await;
     let (line, body) = line.split_once('|').unwrap_or((line, ""));
     let text = format!(
@@ -164,9 +176,9 @@ async fn request(
     let mut response = Vec::new();
     // Ignore a missing TLS close_notify.
     let _ = timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await.unwrap();
-    let response = String::from_utf8(response).unwrap();
-    let (head, body) = response.split_once("\r\n\r\n").unwrap();
-    (head.to_owned(), body.to_owned())
+    let end = response.windows(4).position(|it| it == b"\r\n\r\n").unwrap();
+    let body = response.split_off(end + 4);
+    (String::from_utf8(response).unwrap().trim_end().to_owned(), body)
 }
 
 async fn get(server: &Server, path: &str) -> (u16, String) {
@@ -230,6 +242,7 @@ async fn endpoints_over_tls() {
 async fn without_profiling_there_is_no_debug() {
     let server = serve(&[OPEN, "--profiling=false"], |_| ()).await;
     assert_eq!(get(&server, "/debug/pprof/").await.0, 404);
+    assert_eq!(get(&server, "/debug/pprof/profile?seconds=1").await.0, 404);
     assert_eq!(get(&server, "/debug/flags/v").await.0, 404);
     server.shutdown().await;
 }
