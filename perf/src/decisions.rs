@@ -18,7 +18,7 @@ use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
 use crate::data_items::DataItem;
-use crate::pod_source::{PodSource, Shape};
+use crate::pod_source::{Change, PodSource, Shape};
 use crate::profile_of;
 use crate::workload::{self, Kind};
 
@@ -166,10 +166,7 @@ fn run(row: &Row, shape: Shape, input: Input) -> Result<Rates> {
     let mut bench =
         Bench { row, input, world, pods, scheduler, running: Vec::new(), rng: Rng::new(7) };
     // At least five batches, of which the first is a fifth.
-    let n_per_batch = match row.is_rollout {
-        true => DECISIONS_PER_CHANGE,
-        false => DECISIONS_PER_BATCH.min(row.n_pods / 5),
-    };
+    let n_per_batch = DECISIONS_PER_BATCH.min(row.n_pods / 5);
     let n_batches = row.n_pods / n_per_batch;
     let mut times = Vec::new();
     for _ in 0..n_batches {
@@ -197,62 +194,72 @@ struct Bench<'a> {
     rng: Rng,
 }
 
+/// The next thing that happens.
+enum Step<T> {
+    Change(Box<Change>),
+    Schedule(T),
+}
+
 impl Bench<'_> {
-    /// Schedules this many pods, in a rollout after a change; returns the time that it took.
+    /// Schedules this many pods, in a rollout with changes between them; returns the time that it took.
     fn run_batch(&mut self, n_pods: u32) -> Result<Duration> {
-        let mut taken = Duration::ZERO;
-        if self.row.is_rollout {
-            let change = self.pods.next_change()?;
-            let start = Instant::now();
-            change.apply(&mut self.world);
-            taken += start.elapsed();
-        }
-        taken += match self.input {
+        match self.input {
             Input::Parsed => {
-                let pods = self.make_pods(n_pods, |world, manifest| {
+                let steps = self.make_steps(n_pods, |world, manifest| {
                     Ok(world.parse_pod(&serde_json::from_value(manifest)?)?)
                 })?;
-                self.schedule(pods, |_, pod| Ok(pod))?
+                self.run_steps(steps, |_, pod| Ok(pod))
             }
             Input::Decoded => {
-                let pods = self.make_pods(n_pods, |_, manifest| {
+                let steps = self.make_steps(n_pods, |_, manifest| {
                     Ok(serde_json::from_value::<Pod>(manifest)?)
                 })?;
-                self.schedule(pods, |world, pod| Ok(world.parse_pod(&pod)?))?
+                self.run_steps(steps, |world, pod| Ok(world.parse_pod(&pod)?))
             }
             Input::Protobuf => {
                 let kind = schema::schema().find_kind("", "v1", "Pod").context("no pods")?;
-                let pods = self.make_pods(n_pods, |_, manifest| {
+                let steps = self.make_steps(n_pods, |_, manifest| {
                     Ok(protobuf::encode_object(kind, &manifest))
                 })?;
-                self.schedule(
-                    pods,
-                    |world, bytes| Ok(world.parse_pod(&decode_as::<Pod>(&bytes)?)?),
-                )?
+                self.run_steps(steps, |world, bytes| {
+                    Ok(world.parse_pod(&decode_as::<Pod>(&bytes)?)?)
+                })
             }
-        };
-        Ok(taken)
+        }
     }
 
-    /// The next pods, each in the form in which it is taken in.
-    fn make_pods<T>(
+    /// The next pods, each in the form in which it is taken in, and the changes of a rollout.
+    fn make_steps<T>(
         &mut self,
         n_pods: u32,
         mut convert: impl FnMut(&mut World, Value) -> Result<T>,
-    ) -> Result<Vec<T>> {
-        (0..n_pods).map(|_| convert(&mut self.world, self.pods.next_pod())).collect()
+    ) -> Result<Vec<Step<T>>> {
+        let mut steps = Vec::new();
+        for nth in 0..n_pods {
+            if self.row.is_rollout && nth.is_multiple_of(DECISIONS_PER_CHANGE) {
+                steps.push(Step::Change(Box::new(self.pods.next_change()?)));
+            }
+            steps.push(Step::Schedule(convert(&mut self.world, self.pods.next_pod())?));
+        }
+        Ok(steps)
     }
 
-    /// Takes in pods, and decides and assumes each; returns the time that it took.
-    fn schedule<T>(
+    /// Applies changes, takes in pods, and decides and assumes each; returns the time that it took.
+    fn run_steps<T>(
         &mut self,
-        pods: Vec<T>,
+        steps: Vec<Step<T>>,
         mut take_in: impl FnMut(&mut World, T) -> Result<PodInfo>,
     ) -> Result<Duration> {
         let deletes = self.row.kind == Kind::BasicWithDeletes;
         let start = Instant::now();
-        for pod in pods {
-            let pod = take_in(&mut self.world, pod)?;
+        for step in steps {
+            let pod = match step {
+                Step::Change(change) => {
+                    change.apply(&mut self.world);
+                    continue;
+                }
+                Step::Schedule(pod) => take_in(&mut self.world, pod)?,
+            };
             let uid = deletes.then(|| pod.uid.clone());
             self.schedule_pod(pod)?;
             self.running.extend(uid);

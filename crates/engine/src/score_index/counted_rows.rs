@@ -21,6 +21,8 @@ struct SharedPlace {
 pub(super) struct CountedRows {
     pub buckets: ScoreBuckets<RowMap<BucketPosition>>,
     table: ClassTable,
+    /// Rows that the shared index did not have when they were last looked at: they may be counted when it has them again.
+    absent: RowMap<()>,
     /// Where the shared index has each of these rows.
     places: RowMap<SharedPlace>,
     /// By bucket of the shared index, and by class of it: number of these rows.
@@ -37,7 +39,7 @@ impl CountedRows {
     /// Finds the counted rows among all of an index.
     pub fn new(evaluator: &Evaluator, index: &RowIndex, cx: EvaluatorCx<'_>) -> CountedRows {
         let mut counted = CountedRows::default();
-        for (row, ..) in index.buckets.rows() {
+        for row in cx.nodes().rows() {
             counted.update(evaluator, index, cx, row);
         }
         counted
@@ -54,7 +56,7 @@ impl CountedRows {
         for change in changes {
             match *change {
                 WorldChange::Pods(row, counters) => {
-                    if evaluator.may_change_class(counters) {
+                    if evaluator.may_change_class(counters) || self.absent.contains(row) {
                         self.update(evaluator, index, cx, row);
                     } else if self.buckets.contains(row) {
                         self.update_score(evaluator, index, cx, row);
@@ -109,8 +111,12 @@ impl CountedRows {
         let stride = evaluator.class_key_len();
         let Some((bucket, class, score)) = index.buckets.bucket(row) else {
             self.remove(row, stride);
+            if !self.absent.contains(row) {
+                self.absent.insert(row, ());
+            }
             return;
         };
+        self.absent.remove(row);
         let shared_key = index.table.key(class, stride);
         evaluator.class_key_of_shared(cx, row, shared_key, &mut self.key);
         if *self.key == *shared_key {
