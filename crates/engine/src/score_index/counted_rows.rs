@@ -88,9 +88,7 @@ impl CountedRows {
         if place.class != class {
             return self.update(evaluator, index, cx, row);
         }
-        if place.bucket == bucket {
-            return;
-        }
+        // The same bucket may have another score now: it was empty in between.
         self.n_by_bucket[place.bucket as usize] -= 1;
         *counter(&mut self.n_by_bucket, bucket) += 1;
         place.bucket = bucket;
