@@ -365,10 +365,10 @@ fn load_config(options: &ClusterOptions) -> Result<Config, ConnectError> {
             config
         }
         (None, Some(master)) => Config::new(master_url(master)?),
-        (None, None) => Config::incluster().map_err(|error| {
-            let text = format!("no kubeconfig was given, and {error}");
-            ConnectError::Config { text }
-        })?,
+        (None, None) => in_cluster_config(
+            "no kubeconfig was given",
+            "--kubeconfig, or with clientConnection.kubeconfig in the configuration",
+        )?,
     };
     if let Some(master) = master {
         config.cluster_url = master_url(master)?;
@@ -399,9 +399,23 @@ fn config_of_context(file: Kubeconfig, context: Option<String>) -> Result<Config
     tokio::runtime::Handle::current().block_on(loaded).map_err(kubeconfig_error)
 }
 
+/// The configuration of the pod in which this process runs. An error begins with why there is no kubeconfig, and ends with how to give one.
+fn in_cluster_config(no_kubeconfig: &str, flags: &str) -> Result<Config, ConnectError> {
+    Config::incluster().map_err(|error| {
+        // Outside of a cluster, what a pod lacks would only confuse.
+        let is_in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        let in_cluster = if is_in_pod { format!(", and {error}") } else { String::new() };
+        let text = format!("{no_kubeconfig}{in_cluster}; give a kubeconfig with {flags}");
+        ConnectError::Config { text }
+    })
+}
+
 /// An error of kube-rs without the lines of the file that it repeats: they may hold a token or a key.
 fn kubeconfig_error(error: KubeconfigError) -> ConnectError {
     let text = match &error {
+        KubeconfigError::ReadConfig(error, path) => {
+            format!("failed to read kubeconfig {}: {error}", path.display())
+        }
         KubeconfigError::Parse(error) => {
             format!("failed to parse kubeconfig YAML: {}", error.without_snippet())
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kube::Config;
 use kube::config::{Kubeconfig, KubeconfigError};
 
-use super::{ConnectError, config_of_context, kubeconfig_error, proxy_url};
+use super::{ConnectError, config_of_context, in_cluster_config, kubeconfig_error, proxy_url};
 
 /// Selects a kubeconfig and a context.
 #[derive(Clone, Debug, Default)]
@@ -32,10 +32,11 @@ impl KubeconfigSource {
         let mut config = match config {
             Ok(config) => config,
             Err(error) if kubeconfig.is_none() && context.is_none() => {
-                let both = |in_cluster| ConnectError::Config {
-                    text: format!("{error}, and {in_cluster}"),
+                let no_kubeconfig = match &error {
+                    ConnectError::Config { text } => text.clone(),
+                    error => error.to_string(),
                 };
-                Config::incluster().map_err(both)?
+                in_cluster_config(&no_kubeconfig, "--kubeconfig or $KUBECONFIG")?
             }
             Err(error) => return Err(error),
         };
