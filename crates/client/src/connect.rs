@@ -5,7 +5,7 @@
 mod kubeconfig;
 mod proxy;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -359,7 +359,7 @@ fn load_config(options: &ClusterOptions) -> Result<Config, ConnectError> {
     let mut file = None;
     let mut config = match (kubeconfig, master) {
         (Some(path), _) => {
-            let read = Kubeconfig::read_from(path).map_err(kubeconfig_error)?;
+            let read = Kubeconfig::read_from(path).map_err(|error| file_error(error, path))?;
             let config = config_of_context(read.clone(), context.clone())?;
             file = Some(read);
             config
@@ -422,6 +422,18 @@ fn kubeconfig_error(error: KubeconfigError) -> ConnectError {
         error => error.to_string(),
     };
     ConnectError::Config { text }
+}
+
+/// The error of a kubeconfig file, with its path.
+fn file_error(error: KubeconfigError, path: &Path) -> ConnectError {
+    match &error {
+        KubeconfigError::Parse(parse) => {
+            let (path, error) = (path.display(), parse.without_snippet());
+            let text = format!("failed to parse kubeconfig YAML of {path}: {error}");
+            ConnectError::Config { text }
+        }
+        _ => kubeconfig_error(error),
+    }
 }
 
 fn master_url(master: &str) -> Result<http::Uri, ConnectError> {

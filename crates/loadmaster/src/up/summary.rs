@@ -195,27 +195,26 @@ mod tests {
         };
         let view = ClusterView { pending: vec![group], ..ClusterView::default() };
         let check = |is_wrapped, want: Expect| {
-            let lines = pending(&view, is_wrapped).into_iter();
-            want.assert_eq(
-                &lines.map(|it| it.render(usize::MAX, false) + "\n").collect::<String>(),
-            );
+            let lines = pending(&view, is_wrapped);
+            let lines = lines.iter().map(|it| format!("|{}\n", it.render(usize::MAX, false)));
+            want.assert_eq(&lines.collect::<String>());
         };
         check(
             true,
             expect![[r#"
-
-              PENDING  FOR EXAMPLE
-                    4  default/web
-                         0/3 nodes are available: 3 node(s) didn't match Pod's node
-                         affinity/selector.
+                |
+                |  PENDING  FOR EXAMPLE
+                |        4  default/web
+                |             0/3 nodes are available: 3 node(s) didn't match Pod's node
+                |             affinity/selector.
             "#]],
         );
         check(
             false,
             expect![[r#"
-
-              PENDING  FOR EXAMPLE  REASON
-                    4  default/web  0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.
+                |
+                |  PENDING  FOR EXAMPLE  REASON
+                |        4  default/web  0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.
             "#]],
         );
     }
