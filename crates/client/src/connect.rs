@@ -5,7 +5,7 @@
 mod kubeconfig;
 mod proxy;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -359,16 +359,16 @@ fn load_config(options: &ClusterOptions) -> Result<Config, ConnectError> {
     let mut file = None;
     let mut config = match (kubeconfig, master) {
         (Some(path), _) => {
-            let read = Kubeconfig::read_from(path).map_err(kubeconfig_error)?;
+            let read = Kubeconfig::read_from(path).map_err(|error| file_error(error, path))?;
             let config = config_of_context(read.clone(), context.clone())?;
             file = Some(read);
             config
         }
         (None, Some(master)) => Config::new(master_url(master)?),
-        (None, None) => Config::incluster().map_err(|error| {
-            let text = format!("no kubeconfig was given, and {error}");
-            ConnectError::Config { text }
-        })?,
+        (None, None) => in_cluster_config(
+            "no kubeconfig was given",
+            "--kubeconfig, or with clientConnection.kubeconfig in the configuration",
+        )?,
     };
     if let Some(master) = master {
         config.cluster_url = master_url(master)?;
@@ -399,15 +399,41 @@ fn config_of_context(file: Kubeconfig, context: Option<String>) -> Result<Config
     tokio::runtime::Handle::current().block_on(loaded).map_err(kubeconfig_error)
 }
 
+/// The configuration of the pod in which this process runs. An error begins with why there is no kubeconfig, and ends with how to give one.
+fn in_cluster_config(no_kubeconfig: &str, flags: &str) -> Result<Config, ConnectError> {
+    Config::incluster().map_err(|error| {
+        // Outside of a cluster, what a pod lacks would only confuse.
+        let is_in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        let in_cluster = if is_in_pod { format!(", and {error}") } else { String::new() };
+        let text = format!("{no_kubeconfig}{in_cluster}; give a kubeconfig with {flags}");
+        ConnectError::Config { text }
+    })
+}
+
 /// An error of kube-rs without the lines of the file that it repeats: they may hold a token or a key.
 fn kubeconfig_error(error: KubeconfigError) -> ConnectError {
     let text = match &error {
+        KubeconfigError::ReadConfig(error, path) => {
+            format!("failed to read kubeconfig {}: {error}", path.display())
+        }
         KubeconfigError::Parse(error) => {
             format!("failed to parse kubeconfig YAML: {}", error.without_snippet())
         }
         error => error.to_string(),
     };
     ConnectError::Config { text }
+}
+
+/// The error of a kubeconfig file, with its path.
+fn file_error(error: KubeconfigError, path: &Path) -> ConnectError {
+    match &error {
+        KubeconfigError::Parse(parse) => {
+            let (path, error) = (path.display(), parse.without_snippet());
+            let text = format!("failed to parse kubeconfig YAML of {path}: {error}");
+            ConnectError::Config { text }
+        }
+        _ => kubeconfig_error(error),
+    }
 }
 
 fn master_url(master: &str) -> Result<http::Uri, ConnectError> {

@@ -115,7 +115,7 @@ impl EndpointsConfig {
 #[non_exhaustive]
 pub enum ServeError {
     /// The port is in use, or the process may not bind to it.
-    #[error("failed to create listener on {address}")]
+    #[error("failed to create listener on {address} (--secure-port selects another port)")]
     Listen {
         /// The address.
         address: SocketAddr,

@@ -16,7 +16,7 @@ use loadmaster_config::{AllFeatureGates, CheckedConfiguration, default_configura
 use loadmaster_framework::{
     Cx, CycleState, FeatureGates, FieldError, PluginStates, PodInfo, Registry, TemplateError, World,
 };
-use loadmaster_stdx::Map;
+use loadmaster_stdx::{Map, did_you_mean};
 
 use crate::plugin_events::states_from_world;
 use crate::profile::Profile;
@@ -96,8 +96,13 @@ impl<'p> Cluster<'p> {
 #[non_exhaustive]
 pub enum SchedulingInputError {
     /// The pod is not among the objects.
-    #[error("pod {pod:?} is not among the {n_pods} pods")]
-    PodNotFound { pod: String, n_pods: usize },
+    #[error("pod {pod:?} is not among the {n_pods} pods{suggestion}")]
+    PodNotFound {
+        pod: String,
+        n_pods: usize,
+        /// `; did you mean "shop/web"?`, or empty.
+        suggestion: String,
+    },
     /// No profile has the pod's scheduler name.
     #[error("pod {pod:?}: profile not found for scheduler name {scheduler_name:?}, there is {}", known.join(", "))]
     ProfileNotFound { pod: String, scheduler_name: String, known: Vec<String> },
@@ -146,8 +151,20 @@ pub fn load_scheduling_input<'p>(
     let found = found.ok_or_else(|| SchedulingInputError::PodNotFound {
         pod: target.to_owned(),
         n_pods: snapshot.pods.len(),
+        suggestion: suggest_pod(snapshot, target),
     })?;
     load_scheduling_input_for_pod(snapshot, profiles, gates, found)
+}
+
+/// The pod that was probably meant: one of this name in another namespace, or of a similar name in the same one.
+fn suggest_pod(snapshot: &Snapshot, target: &str) -> String {
+    let (namespace, name) = target.split_once('/').unwrap_or(("", target));
+    let mut pods = snapshot.pods.iter();
+    if let Some(pod) = pods.find(|pod| *pod.object.metadata.name == *name) {
+        return format!("; did you mean {:?}?", pod.full_name());
+    }
+    let metadata = snapshot.pods.iter().map(|pod| &pod.object.metadata);
+    did_you_mean(name, metadata.filter(|it| *it.namespace == *namespace).map(|it| &*it.name))
 }
 
 /// The same for a pod that need not be among the objects. A pod with its name is left out of the world.
@@ -390,7 +407,20 @@ mod tests {
 
     #[test]
     fn missing_pods_and_profiles_are_errors() {
-        check("metadata: {name: web}", "web", &expect![[r#"pod "web" is not among the 1 pods"#]]);
+        for (pod, want) in [
+            ("web", expect![[r#"pod "web" is not among the 1 pods; did you mean "default/web"?"#]]),
+            (
+                "shop/web",
+                expect![[r#"pod "shop/web" is not among the 1 pods; did you mean "default/web"?"#]],
+            ),
+            (
+                "default/wep",
+                expect![[r#"pod "default/wep" is not among the 1 pods; did you mean "web"?"#]],
+            ),
+            ("default/other", expect![[r#"pod "default/other" is not among the 1 pods"#]]),
+        ] {
+            check("metadata: {name: web}", pod, &want);
+        }
         check(
             "metadata: {name: web}, spec: {schedulerName: other}",
             "default/web",

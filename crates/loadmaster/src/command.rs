@@ -57,15 +57,15 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes 1.36)");
 const EXAMPLES: &[&str] = &[
     "loadmaster run --config scheduler.yaml             run the scheduler, with kube-scheduler's flags",
     #[cfg(feature = "cluster")]
-    "loadmaster up                                      run a cluster in one process, with a live dashboard",
+    "loadmaster up                                      run a cluster in one process",
     #[cfg(feature = "cluster")]
     "loadmaster up -f deployment.yaml --nodes 50        run a cluster with your own manifests",
-    "loadmaster explain web-7d9c5 --from cluster.json   explain where a pod is feasible, and why it is pending",
+    "loadmaster explain web-7d9c5 --from cluster.json   explain why a pod is pending",
     #[cfg(feature = "cluster")]
     "loadmaster apiserver                               run an API server for kubectl and schedulers",
     #[cfg(feature = "cluster")]
     "loadmaster kubelets --kubeconfig F --nodes 100     run simulated kubelets for any API server",
-    "loadmaster crds | kubectl apply -f -               install the definitions of PodGroup and ElasticQuota",
+    "loadmaster crds | kubectl apply -f -               install PodGroup and ElasticQuota",
     "loadmaster controllers                             write the status of PodGroups",
     "loadmaster replay run.log                          replay a recorded run and compare its decisions",
     #[cfg(feature = "cluster")]
@@ -74,7 +74,7 @@ const EXAMPLES: &[&str] = &[
     "loadmaster config convert policy.json              write an older configuration or a Policy in v1",
     "loadmaster config rbac scheduler.yaml              print the roles that it needs",
     #[cfg(feature = "cluster")]
-    "loadmaster new plugin pool-scheduler               write the repository of a scheduler with your own plugin",
+    "loadmaster new plugin pool-scheduler               write a scheduler with your plugin",
 ];
 
 const EXIT_CODES: &str = "\
@@ -237,6 +237,10 @@ impl SchedulerCommand {
             Err(error) => {
                 // Help is printed here as well.
                 let _ = error.print();
+                #[cfg(feature = "cluster")]
+                if let Some(tip) = up::tip_for_error(args, &error) {
+                    print_to_stderr(&tip);
+                }
                 return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
             }
         };

@@ -18,8 +18,10 @@ mod samples;
 mod storage;
 mod summary;
 
+use std::ffi::OsString;
 use std::io::Write;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use jiff::SignedDuration;
 use loadmaster_apiserver::store::StoreLimits;
 use loadmaster_controllers::csi::CsiDriver;
@@ -144,6 +146,19 @@ pub(crate) fn run(
     })
 }
 
+/// A tip after a usage error, for a manifest that is named without `-f`.
+pub(crate) fn tip_for_error(args: &[OsString], error: &clap::Error) -> Option<String> {
+    let is_up = args.first().is_some_and(|command| command == "up");
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(file))
+            if is_up && error.kind() == ErrorKind::UnknownArgument && !file.starts_with('-') =>
+        {
+            Some(format!("\n  tip: manifests are given with '-f {file}'"))
+        }
+        _ => None,
+    }
+}
+
 /// The sample that the cluster runs; none with manifests.
 fn sample(args: &Args) -> Option<Sample> {
     args.file.is_empty().then(|| args.sample.unwrap_or_default())
@@ -225,14 +240,22 @@ fn print_notes(notes: &Notes) {
     }
 }
 
-/// Prints the addresses of the cluster's components; returns the header of the dashboard.
-fn head(cluster: &LocalCluster, n_nodes: usize, out: &mut dyn Write) -> CommandResult<String> {
+/// Prints the addresses of the cluster's components; returns the header of the dashboard, which hides them.
+fn head(
+    cluster: &LocalCluster,
+    n_nodes: usize,
+    out: &mut dyn Write,
+) -> CommandResult<dashboard::Head> {
     let shown = cluster.embedded.kubeconfig().display();
     writeln!(out, "API server on {}", cluster.embedded.url())?;
     writeln!(out, "scheduler:   {}", cluster.scheduler_url())?;
     writeln!(out, "kubeconfig:  {shown}")?;
     writeln!(out, "log:         {}", cluster.log_path().display())?;
-    writeln!(out, "try:         kubectl --kubeconfig {shown} get pods -A -o wide")?;
+    let command = format!("kubectl --kubeconfig {shown} get pods -A -o wide");
+    writeln!(out, "try:         {command}")?;
     out.flush()?;
-    Ok(format!("{} · KUBECONFIG={shown}", counted(n_nodes, "node")))
+    Ok(dashboard::Head {
+        title: format!("{} · scheduler {}", counted(n_nodes, "node"), cluster.scheduler_url()),
+        command,
+    })
 }

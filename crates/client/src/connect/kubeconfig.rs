@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use kube::Config;
 use kube::config::{Kubeconfig, KubeconfigError};
 
-use super::{ConnectError, config_of_context, kubeconfig_error, proxy_url};
+use super::{
+    ConnectError, config_of_context, file_error, in_cluster_config, kubeconfig_error, proxy_url,
+};
 
 /// Selects a kubeconfig and a context.
 #[derive(Clone, Debug, Default)]
@@ -22,20 +24,21 @@ impl KubeconfigSource {
     pub(super) fn load(&self) -> Result<Config, ConnectError> {
         let KubeconfigSource { kubeconfig, context } = self;
         let read = match kubeconfig {
-            Some(path) => Kubeconfig::read_from(path),
+            Some(path) => Kubeconfig::read_from(path).map_err(|error| file_error(error, path)),
             None => read_default(),
         };
-        let (config, file) = match read.map_err(kubeconfig_error) {
+        let (config, file) = match read {
             Ok(file) => (config_of_context(file.clone(), context.clone()), Some(file)),
             Err(error) => (Err(error), None),
         };
         let mut config = match config {
             Ok(config) => config,
             Err(error) if kubeconfig.is_none() && context.is_none() => {
-                let both = |in_cluster| ConnectError::Config {
-                    text: format!("{error}, and {in_cluster}"),
+                let no_kubeconfig = match &error {
+                    ConnectError::Config { text } => text.clone(),
+                    error => error.to_string(),
                 };
-                Config::incluster().map_err(both)?
+                in_cluster_config(&no_kubeconfig, "--kubeconfig or $KUBECONFIG")?
             }
             Err(error) => return Err(error),
         };
@@ -46,12 +49,12 @@ impl KubeconfigSource {
 }
 
 /// The files of `$KUBECONFIG`, or `~/.kube/config`.
-fn read_default() -> Result<Kubeconfig, KubeconfigError> {
+fn read_default() -> Result<Kubeconfig, ConnectError> {
     let variable = std::env::var_os("KUBECONFIG").unwrap_or_default();
     let paths = std::env::split_paths(&variable).filter(|path| !path.as_os_str().is_empty());
     match merge_files(paths) {
         Some(merged) => merged,
-        None => Kubeconfig::read(),
+        None => Kubeconfig::read().map_err(kubeconfig_error),
     }
 }
 
@@ -63,9 +66,10 @@ fn read_default() -> Result<Kubeconfig, KubeconfigError> {
 /// When a file cannot be read or decoded, or none exists.
 fn merge_files(
     paths: impl Iterator<Item = impl AsRef<Path>>,
-) -> Option<Result<Kubeconfig, KubeconfigError>> {
+) -> Option<Result<Kubeconfig, ConnectError>> {
     let (mut merged, mut missing) = (None::<Kubeconfig>, None);
     for path in paths {
+        let path = path.as_ref();
         match Kubeconfig::read_from(path) {
             Ok(mut file) => {
                 // To kubectl an empty name is none, so that a later file may set it.
@@ -74,16 +78,17 @@ fn merge_files(
                     None => Some(file),
                     Some(before) => match before.merge(file) {
                         Ok(both) => Some(both),
-                        Err(error) => return Some(Err(error)),
+                        Err(error) => return Some(Err(kubeconfig_error(error))),
                     },
                 };
             }
             Err(KubeconfigError::ReadConfig(error, path))
                 if error.kind() == io::ErrorKind::NotFound =>
             {
-                missing = missing.or(Some(KubeconfigError::ReadConfig(error, path)));
+                let error = KubeconfigError::ReadConfig(error, path);
+                missing = missing.or(Some(kubeconfig_error(error)));
             }
-            Err(error) => return Some(Err(error)),
+            Err(error) => return Some(Err(file_error(error, path))),
         }
     }
     merged.map(Ok).or(missing.map(Err))

@@ -121,7 +121,7 @@ fn get<T: DeserializeOwned>(
     let reply = remote.http_get(path).map_err(|error| {
         let text = ErrorChain(&error).to_string();
         let hint = match text.contains("invalid peer certificate") {
-            true => "; set the certificate authority of the server with --certificate-authority",
+            true => "; give the server's CA with --certificate-authority, or a kubeconfig that has it with --kubeconfig",
             false => "",
         };
         Failure::invalid_input(format_args!("{text}{hint}"))

@@ -26,11 +26,19 @@ const N_DECIDED_MIN: usize = 4;
 /// Lines below an explanation.
 const N_DETAIL_MARGIN: usize = 2;
 
+/// What does not change in the header.
+pub(super) struct Head {
+    /// Follows the time.
+    pub title: String,
+    /// A command to try.
+    pub command: String,
+}
+
 /// Runs until `q` or Ctrl-C is pressed or, without `run_until_stopped`, until the cluster has settled. Returns the last state; `None` if the scheduler
 /// has ended.
 pub(super) fn run(
     driver: &mut ClusterDriver,
-    head: &str,
+    head: &Head,
     run_until_stopped: bool,
 ) -> CommandResult<Option<ClusterState>> {
     let screen = Screen::open()?;
@@ -107,14 +115,15 @@ fn view(
     recent: &[RecentDecision],
     rate: &Rate,
     table: &PendingTable,
-    head: &str,
+    head: &Head,
     (columns, rows): (usize, usize),
 ) -> Vec<Line> {
     let settled = if state.is_settled { " · settled" } else { "" };
     let time = format!("{:.0} s{settled}", state.since.as_secs_f64());
     let mut lines = vec![
-        Line::new(Style::Bold, "loadmaster up").with_text(Style::Dim, format!("  {time} · {head}")),
-        Line::default(),
+        Line::new(Style::Bold, "loadmaster up")
+            .with_text(Style::Dim, format!("  {time} · {}", head.title)),
+        Line::new(Style::Dim, format!("  try: {}", head.command)),
     ];
     lines.push(pods(state, columns));
     lines.push(decisions(state, rate));
@@ -235,12 +244,14 @@ mod tests {
     fn all_of_it_is_on_a_small_screen_and_a_large_one() {
         for (columns, rows, n_pending) in [(80, 24, 3), (80, 30, 8), (200, 60, 8)] {
             let (rate, table) = (Rate::default(), PendingTable::default());
-            let lines = view(&state(), &[], &rate, &table, "3 nodes", (columns, rows));
+            let head = Head { title: "3 nodes".to_owned(), command: "kubectl get pods".to_owned() };
+            let lines = view(&state(), &[], &rate, &table, &head, (columns, rows));
             let lines: Vec<String> = lines.iter().map(|it| it.render(columns, false)).collect();
             let text = lines.join("\n");
             assert!(lines.len() <= rows, "{columns}x{rows}: {} lines\n{text}", lines.len());
             assert!(lines.last().is_some_and(|it| it.contains("q quit")), "{text}");
             assert!(text.contains("98,765 succeeded"), "{text}");
+            assert!(text.contains("try: kubectl get pods"), "{text}");
             let n_shown = lines.iter().filter(|it| it.contains("default/pod-")).count();
             assert_eq!(n_shown, n_pending, "{text}");
         }

@@ -11,6 +11,8 @@ use crate::text::{self, Alignment, Line, Style, Table, bar, counted, duration, g
 
 const N_PENDING: usize = 20;
 const BAR: usize = 16;
+/// Of the reasons below the names of pods.
+const REASON_INDENT: usize = 13;
 
 /// Prints the summary.
 pub(super) fn print(
@@ -21,7 +23,7 @@ pub(super) fn print(
 ) -> CommandResult<()> {
     let mut lines = vec![Line::default(), headline(last), Line::default()];
     lines.extend(facts(last, check_every));
-    lines.extend(pending(&last.view));
+    lines.extend(pending(&last.view, terminal::is_interactive()));
     if last.view.n_nodes > 0 {
         lines.push(Line::default());
         lines.extend(zones(&last.view.zones));
@@ -96,23 +98,27 @@ pub(super) fn rate(n: u64, took: Duration) -> String {
     if seconds > 0.0 { grouped((n as f64 / seconds) as u64) } else { "-".to_owned() }
 }
 
-/// Pending pods, grouped by reason.
-fn pending(view: &ClusterView) -> Vec<Line> {
+/// Pending pods, grouped by reason. On a terminal the reasons are wrapped; else each group is one line, for scripts.
+fn pending(view: &ClusterView, is_wrapped: bool) -> Vec<Line> {
     let groups = &view.pending;
     if groups.is_empty() {
         return Vec::new();
     }
     let mut table = Table::new(&[Alignment::Right, Alignment::Left, Alignment::Left]);
-    table.row(Style::Dim, ["PENDING", "FOR EXAMPLE", "REASON"]);
+    table.row(Style::Dim, ["PENDING", "FOR EXAMPLE", if is_wrapped { "" } else { "REASON" }]);
+    let mut reasons = vec![Vec::new()];
     for group in groups.iter().take(N_PENDING) {
         let style = if group.is_gated { Style::Dim } else { Style::Warn };
-        table.row(
-            style,
-            [grouped(group.n_pods as u64), group.example.clone(), group.message.clone()],
-        );
+        let message = if is_wrapped { "" } else { &group.message };
+        table.row(style, [grouped(group.n_pods as u64), group.example.clone(), message.to_owned()]);
+        reasons.push(match is_wrapped {
+            true => text::wrapped(&group.message, REASON_INDENT, REASON_INDENT),
+            false => Vec::new(),
+        });
     }
     let mut lines = vec![Line::default()];
-    lines.extend(table.lines(2));
+    let rows = table.lines(2).into_iter().zip(reasons);
+    lines.extend(rows.flat_map(|(row, reasons)| [row].into_iter().chain(reasons)));
     if groups.len() > N_PENDING {
         lines.push(Line::new(
             Style::Dim,
@@ -168,4 +174,48 @@ fn fullest(nodes: &[NodeLoad]) -> Vec<Line> {
         table.row(Style::Plain, [node.name.clone(), node.zone.clone(), n_pods, cpu, memory]);
     }
     table.lines(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::super::cluster_view::PendingGroup;
+    use super::*;
+
+    #[test]
+    fn reasons_are_wrapped_on_a_terminal_only() {
+        let group = PendingGroup {
+            n_pods: 4,
+            message:
+                "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+                    .to_owned(),
+            example: "default/web".to_owned(),
+            is_gated: false,
+        };
+        let view = ClusterView { pending: vec![group], ..ClusterView::default() };
+        let check = |is_wrapped, want: Expect| {
+            let lines = pending(&view, is_wrapped);
+            let lines = lines.iter().map(|it| format!("|{}\n", it.render(usize::MAX, false)));
+            want.assert_eq(&lines.collect::<String>());
+        };
+        check(
+            true,
+            expect![[r#"
+                |
+                |  PENDING  FOR EXAMPLE
+                |        4  default/web
+                |             0/3 nodes are available: 3 node(s) didn't match Pod's node
+                |             affinity/selector.
+            "#]],
+        );
+        check(
+            false,
+            expect![[r#"
+                |
+                |  PENDING  FOR EXAMPLE  REASON
+                |        4  default/web  0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.
+            "#]],
+        );
+    }
 }

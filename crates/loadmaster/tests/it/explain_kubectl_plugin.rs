@@ -44,7 +44,7 @@ fn a_plugin_of_kubectl() {
     expect!["2> error: unrecognized subcommand 'nonsense'"]
         .assert_eq(run(&["nonsense"]).lines().next().unwrap_or_default());
     expect![[r#"
-        2> error: finding a cluster: failed to read kubeconfig from '"none"': No such file or directory (os error 2)
+        2> error: finding a cluster: failed to read kubeconfig none: No such file or directory (os error 2)
         exit 2
     "#]].assert_eq(&run(&["--context", "nowhere", "explain", "web", "--kubeconfig", "none"]));
 }
