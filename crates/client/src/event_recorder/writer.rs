@@ -41,7 +41,7 @@ pub struct EventRecorderOptions {
     /// Queue length; more events are dropped. Upstream's queue holds 1,000 events, but starts a goroutine for each at once, without
     /// a limit.
     pub n_waiting_max: usize,
-    /// Concurrent writes: few, because binds are more important; one while the API server is busy.
+    /// Concurrent writes while the API server is idle; one while it is busy, because binds are more important.
     pub n_writing_max: usize,
 }
 
@@ -52,7 +52,7 @@ impl Default for EventRecorderOptions {
             qps: -1.0,
             burst: 1,
             n_waiting_max: 100_000,
-            n_writing_max: 4,
+            n_writing_max: 32,
         }
     }
 }
