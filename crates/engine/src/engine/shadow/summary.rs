@@ -349,6 +349,14 @@ impl ShadowSummary {
             ShadowVerdict::Differs => {
                 let n = self.n_unexplained();
                 write!(f, "The schedulers DIFFER: do not switch before this is explained.")?;
+                // A burst leaves decisions unexplained as well.
+                let n_not_examined = self.count("not_examined").n;
+                if n_not_examined > 0 {
+                    write!(
+                        f,
+                        "\n  {n_not_examined} decisions were not examined, because too many were made at the same time: repeat this with fewer pods at a time."
+                    )?;
+                }
                 for (plugin, n_rejected) in &self.rejections {
                     write!(
                         f,
@@ -454,6 +462,8 @@ mod tests {
         let not_examined = ShadowResult::NotExamined;
         let many = [(900, same()), (500, not_examined), (1, rejected("X"))];
         check(&many, ShadowVerdict::Differs, Some("X"));
+        let text = summary_of(&many).to_string();
+        assert!(text.contains("\n  500 decisions were not examined, because"), "{text}");
     }
 
     #[test]
