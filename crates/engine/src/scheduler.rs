@@ -555,11 +555,11 @@ impl Scheduler {
             return;
         }
         // The next pod with these keys makes an index worth its while.
-        let has_index = shared.refresh(evaluator, results, cx, limits, !is_new);
         let is_worth_while = !counts_pods
-            || !is_new && behind <= limits.counted_changes / 2
-            || cached.index.is_some();
-        if !has_index || !is_worth_while {
+            || cached.index.is_some()
+            || !is_new && behind <= limits.counted_changes / 4;
+        let has_index = is_worth_while && shared.refresh(evaluator, results, cx, limits, !is_new);
+        if !has_index {
             cached.index = None;
             return;
         }

@@ -34,7 +34,8 @@ pub(crate) struct SharedRowIndex {
 pub(crate) struct IndexLimits {
     /// The shared index is not updated over more changes than this, and not built over more than half of them.
     pub changes: u64,
-    /// The same for counted rows, most of whose changes cost next to nothing.
+    /// Counted rows are not updated over more changes than this, most of which cost next to nothing, and not found over more than a quarter
+    /// of them, because finding them costs as much as several scans.
     pub counted_changes: u64,
 }
 

@@ -123,13 +123,11 @@ impl TopBucket<'_> {
         if self.n_hidden == 0 {
             return self.rows.get(nth as usize).copied();
         }
-        if u64::from(self.n_hidden) <= self.n_visible() {
-            // At least every second row is visible, so that a few attempts find one.
-            for _ in 0..PICK_ATTEMPTS {
-                let row = *rng.pick(self.rows);
-                if !is_hidden(row) {
-                    return Some(row);
-                }
+        // A few attempts find one unless nearly all are left out.
+        for _ in 0..PICK_ATTEMPTS.min(self.rows.len()) {
+            let row = *rng.pick(self.rows);
+            if !is_hidden(row) {
+                return Some(row);
             }
         }
         self.rows.iter().copied().filter(|row| !is_hidden(*row)).nth(nth as usize)
@@ -137,7 +135,7 @@ impl TopBucket<'_> {
 }
 
 /// After so many attempts to find a visible row, the visible rows are counted.
-const PICK_ATTEMPTS: usize = 16;
+const PICK_ATTEMPTS: usize = 256;
 
 /// The highest total of these buckets.
 pub(crate) fn best<'a>(buckets: impl Iterator<Item = TopBucket<'a>>) -> Option<BestScore> {
