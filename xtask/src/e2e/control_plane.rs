@@ -173,6 +173,17 @@ impl ControlPlane {
         self.credentials.write_kubeconfig(stem, url, token)
     }
 
+    /// Issues a client certificate of a user that is valid for this long; returns the kubeconfig file that names it. An earlier certificate is
+    /// replaced in its file.
+    pub fn kubeconfig_for_certificate(
+        &self,
+        identity: &UserIdentity,
+        lifetime: Duration,
+    ) -> Result<PathBuf> {
+        self.credentials.issue_certificate(identity, lifetime)?;
+        self.credentials.write_certificate_kubeconfig(&identity.file_stem(), &self.url)
+    }
+
     /// The path of the audit log.
     pub fn audit_log(&self) -> &Path {
         &self.audit_log

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
 use rcgen::{
@@ -43,18 +44,19 @@ impl UserIdentity {
 /// The files of certificates and tokens.
 pub struct Credentials {
     folder: PathBuf,
+    authority: Issuer<'static, KeyPair>,
 }
 
 impl Credentials {
     /// Creates a certificate authority, the server's certificate for loopback, and the key that signs service account tokens.
     pub fn create(folder: &Path) -> Result<Credentials> {
-        let credentials = Credentials { folder: folder.to_owned() };
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "loadmaster-e2e");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let ca_key = KeyPair::generate().context("creating the authority's key")?;
         let ca = params.self_signed(&ca_key).context("creating the authority's certificate")?;
-        let issuer = Issuer::new(params, ca_key);
+        let authority = Issuer::new(params, ca_key);
+        let credentials = Credentials { folder: folder.to_owned(), authority };
         credentials.write("ca.crt", &ca.pem())?;
 
         // The last one is the address of the Service `kubernetes`.
@@ -64,7 +66,8 @@ impl Credentials {
         params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate().context("creating the API server's key")?;
-        let server = params.signed_by(&key, &issuer).context("signing its certificate")?;
+        let server =
+            params.signed_by(&key, &credentials.authority).context("signing its certificate")?;
         credentials.write("apiserver.crt", &server.pem())?;
         credentials.write("apiserver.key", &key.serialize_pem())?;
 
@@ -101,14 +104,54 @@ impl Credentials {
         Ok(token.with_context(|| format!("{} has no token", path.display()))?.to_owned())
     }
 
+    /// Writes a client certificate of this user that is valid from now on, for this long, to `STEM.crt`. The key in `STEM.key` stays.
+    pub fn issue_certificate(&self, identity: &UserIdentity, lifetime: Duration) -> Result<()> {
+        let stem = identity.file_stem();
+        let key_path = self.path(&format!("{stem}.key"));
+        if !key_path.exists() {
+            let key = KeyPair::generate().context("creating a user's key")?;
+            self.write(&format!("{stem}.key"), &key.serialize_pem())?;
+        }
+        let key = std::fs::read_to_string(&key_path).context("reading a user's key")?;
+        let key = KeyPair::from_pem(&key).context("reading a user's key")?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, &identity.user);
+        for group in &identity.groups {
+            params.distinguished_name.push(DnType::OrganizationName, group);
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let epoch = rcgen::date_time_ymd(1970, 1, 1);
+        params.not_before = epoch + now;
+        params.not_after = epoch + now + lifetime;
+        let certificate = params.signed_by(&key, &self.authority);
+        let certificate = certificate.context("signing a user's certificate")?;
+        // Renamed, so that a reader sees the one or the other.
+        self.write(&format!("{stem}.new"), &certificate.pem())?;
+        let (new, path) = (self.path(&format!("{stem}.new")), self.path(&format!("{stem}.crt")));
+        std::fs::rename(&new, &path).with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Writes `STEM.kubeconfig` for the user's certificate.
+    pub fn write_certificate_kubeconfig(&self, stem: &str, server: &str) -> Result<PathBuf> {
+        let (certificate, key) =
+            (self.path(&format!("{stem}.crt")), self.path(&format!("{stem}.key")));
+        let user = json!({"client-certificate": certificate, "client-key": key});
+        self.write_kubeconfig_for(stem, server, &user)
+    }
+
     /// Writes `STEM.kubeconfig` as JSON, which is valid YAML.
     pub fn write_kubeconfig(&self, stem: &str, server: &str, token: &str) -> Result<PathBuf> {
+        self.write_kubeconfig_for(stem, server, &json!({"token": token}))
+    }
+
+    fn write_kubeconfig_for(&self, stem: &str, server: &str, user: &Value) -> Result<PathBuf> {
         let kubeconfig = json!({
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "e2e", "cluster": {
                 "server": server, "certificate-authority": self.path("ca.crt")}}],
-            "users": [{"name": stem, "user": {"token": token}}],
+            "users": [{"name": stem, "user": user}],
             "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": stem}}],
             "current-context": "e2e",
         });

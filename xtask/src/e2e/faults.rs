@@ -1,5 +1,6 @@
 //! `cargo xtask e2e faults`: connections of schedulers to the API server die, stop answering and become slow, and then the API server cannot
-//! be reached for minutes. Before that, a thousand connections to the secure port of the leader are idle.
+//! be reached for minutes. Before that, the leader's client certificate expires and is replaced, and a thousand connections to its secure port
+//! are idle.
 //!
 //! Two replicas reach the API server through a proxy each. The leader must keep leading as long as it can reach the server; afterwards the
 //! other replica must lead. No pod may be lost or bound twice, and each replica may list each kind once, at its start.
@@ -11,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::Parser;
 use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until};
 
 use super::api_client::ApiClient;
 use super::audit;
@@ -38,11 +40,17 @@ const DELAY: Duration = Duration::from_millis(500);
 /// A dead watch is noticed after 45 s; a lost lease is acquired after 15 s.
 const BOUND_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The certificates of the replicas are valid for this long, except the first one of the leader.
+const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+const FIRST_LIFETIME: Duration = Duration::from_secs(45);
+/// So long after a certificate has expired it is replaced: less than the renew deadline of leader election.
+const EXPIRED: Duration = Duration::from_secs(5);
+
 /// Idle connections to the secure port of the leader.
 const N_IDLE: usize = 1_000;
 const PROBE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Idle connections to the secure port; dead, silent and slow ones to the API server; and an API server that cannot be reached.
+/// An expired client certificate; idle connections to the secure port; dead, silent and slow ones to the API server; and an API server that cannot be reached.
 #[derive(Parser)]
 pub struct Args {
     /// How long the API server cannot be reached, in seconds.
@@ -82,14 +90,17 @@ pub async fn run(args: &Args) -> Result<bool> {
     load_objects::namespace(&api, NAMESPACE).await?;
     load_objects::nodes(&api, N_NODES).await?;
     let schedulers = SchedulerArgs::only(loadmaster);
-    let mut leader = start(&schedulers, &plane, 0).await?;
+    let started = Instant::now();
+    let mut leader = start(&schedulers, &plane, 0, FIRST_LIFETIME).await?;
     let bound = BoundPods::watch(&api, NAMESPACE).await?;
     let mut bench = Bench { api, bound, n_pods: 0 };
     // It leads when it binds.
     bench.check_binding("the leader").await?;
-    let mut standby = start(&schedulers, &plane, 1).await?;
+    let mut standby = start(&schedulers, &plane, 1, LIFETIME).await?;
     standby.scheduler.wait_until_ready().await?;
     let mut faults = Vec::new();
+    sleep_until(started + FIRST_LIFETIME).await;
+    expire_certificate(&mut bench, &plane, &mut leader).await?;
     open_idle_connections(&mut bench, &mut leader).await?;
     fail_connections(&mut bench, &mut leader).await?;
     let n_leaders = audit::leader_terms(&audit::read(plane.audit_log())?, LEASE).len();
@@ -108,9 +119,15 @@ fn identity(n: u32) -> UserIdentity {
     UserIdentity::new(&format!("replica-{n}"), &[GROUP])
 }
 
-async fn start(schedulers: &SchedulerArgs, plane: &ControlPlane, n: u32) -> Result<Replica> {
+async fn start(
+    schedulers: &SchedulerArgs,
+    plane: &ControlPlane,
+    n: u32,
+    lifetime: Duration,
+) -> Result<Replica> {
     let proxy = FaultProxy::start(plane).await?;
-    let kubeconfig = proxy.kubeconfig(plane, &plane.kubeconfig(&identity(n)))?;
+    let kubeconfig = plane.kubeconfig_for_certificate(&identity(n), lifetime)?;
+    let kubeconfig = proxy.kubeconfig(plane, &kubeconfig)?;
     let UserIdentity { user, .. } = identity(n);
     let setup = SchedulerSetup {
         leader_elect: true,
@@ -140,6 +157,22 @@ impl Bench {
         self.create_pods().await?;
         self.wait_until_bound(during).await
     }
+}
+
+/// The leader's client certificate has expired: the API server answers each of its requests with 401, on connections that it has, too. Then
+/// the certificate is replaced.
+async fn expire_certificate(
+    bench: &mut Bench,
+    plane: &ControlPlane,
+    leader: &mut Replica,
+) -> Result<()> {
+    bench.create_pods().await?;
+    tokio::time::sleep(EXPIRED).await;
+    let n_bound = bench.bound.bound_at().len();
+    ensure!(n_bound <= (bench.n_pods - N_PODS) as usize, "bound with an expired certificate");
+    plane.kubeconfig_for_certificate(&identity(0), LIFETIME)?;
+    bench.wait_until_bound("after a client certificate had expired").await?;
+    leader.scheduler.process.check_running()
 }
 
 /// For a while, many connections to the secure port of the leader are idle: each liveness probe is answered, and it keeps leading.
