@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 const CPU_SECONDS_MAX: f64 = 12.0 * 60.0;
 
 /// Size of the program. The aim is 25; this keeps what has been reached.
-const MEGABYTES_MAX: f64 = 42.0;
+const MEGABYTES_MAX: f64 = 47.0;
 
 /// Arguments of `build-cost`.
 #[derive(clap::Args)]
