@@ -1,5 +1,7 @@
 //! Credentials for a control plane: certificates, tokens and kubeconfig files.
 
+#![expect(clippy::disallowed_types, reason = "a certificate is valid from now on")]
+
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
