@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom};
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -121,24 +121,34 @@ pub fn read(path: &Path) -> Result<Vec<AuditEntry>> {
 
 /// The same for what was logged after the log had this length in bytes.
 pub fn read_from(path: &Path, length: u64) -> Result<Vec<AuditEntry>> {
-    let mut file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
-    file.seek(SeekFrom::Start(length)).with_context(|| format!("reading {}", path.display()))?;
     let mut entries = Vec::new();
-    for (i, line) in BufReader::new(file).lines().enumerate() {
+    for (i, line) in complete_lines(path, length)?.lines().enumerate() {
         let position = || format!("reading {}, line {}", path.display(), i + 1);
-        let line = line.with_context(position)?;
-        entries.extend(parse(&line).with_context(position)?);
+        entries.extend(parse(line).with_context(position)?);
     }
     entries.sort_by_key(|entry| entry.answered);
     Ok(entries)
 }
 
+/// What was logged after the log had this length in bytes, without a line that the API server is still writing.
+fn complete_lines(path: &Path, length: u64) -> Result<String> {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(length))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let mut bytes = read().with_context(|| format!("reading {}", path.display()))?;
+    let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    bytes.truncate(end);
+    String::from_utf8(bytes).with_context(|| format!("reading {}", path.display()))
+}
+
 /// How often each user has listed each resource, also as a watch that begins with all objects (WatchList). Further pages do not count.
 pub fn n_lists(path: &Path) -> Result<BTreeMap<(String, String), u32>> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     let mut lists = BTreeMap::new();
-    for line in text.lines() {
+    for line in complete_lines(path, 0)?.lines() {
         let event: Value = serde_json::from_str(line).context("an entry that is not JSON")?;
         let uri = event["requestURI"].as_str().unwrap_or_default();
         let is_list = match (event["verb"].as_str(), event["stage"].as_str()) {
