@@ -13,11 +13,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use bytes::Bytes;
-use loadmaster_api::{Node, Pod, Timestamp};
+use loadmaster_api::{Node, Pod};
 use loadmaster_client::extender::ExtenderClient;
 use loadmaster_config::v1;
 use loadmaster_engine::engine::{ApiObject, CycleResult, EngineOptions, ExtenderCall};
-use loadmaster_engine::{Effect, Effects, Engine, EngineEvent, MonoTime, Now};
+use loadmaster_engine::{Effect, Effects, Engine, EngineEvent, Now};
 use loadmaster_extender::request::RequestObjects;
 use loadmaster_extender::{Extender, ExtenderOperation, ExtenderResponse, Extenders};
 use loadmaster_extender_server::{ExtenderServer, NodesRequest, RequestNodes};
@@ -25,6 +25,8 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::timed_engine;
 
 /// The argument with which this program runs as the extender.
 pub const SERVE: &str = "--serve-extender";
@@ -243,8 +245,7 @@ impl Bench {
     }
 
     fn now(&self) -> Now {
-        let nanos = self.started.elapsed().as_nanos();
-        Now { mono: MonoTime(nanos as u64), wall: Timestamp(nanos as i64) }
+        timed_engine::time_of_call(self.started.elapsed())
     }
 
     fn apply(&mut self, event: EngineEvent) -> Result<()> {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use loadmaster_api::{Node, Pod, Str, Timestamp};
+use loadmaster_api::{Node, Pod, Str};
 use loadmaster_engine::engine::{ApiObject, CycleResult};
-use loadmaster_engine::{Effects, EngineEvent, MonoTime, Now};
+use loadmaster_engine::{Effects, EngineEvent, Now};
 use loadmaster_framework::api_calls::{ApiRequest, ObjectRef, Verb};
 use loadmaster_stdx::Map;
 use serde_json::{Value, json};
@@ -145,8 +145,7 @@ impl Bench {
     }
 
     fn now(&self) -> Now {
-        let nanos = self.started.elapsed().as_nanos();
-        Now { mono: MonoTime(nanos as u64), wall: Timestamp(nanos as i64) }
+        timed_engine::time_of_call(self.started.elapsed())
     }
 
     fn apply(&mut self, event: EngineEvent) -> Result<()> {
@@ -155,7 +154,7 @@ impl Bench {
     }
 
     fn execute(&mut self, effects: Effects) -> Result<()> {
-        for call in timed_engine::requests(effects)? {
+        for call in timed_engine::requests_without_warnings(effects)? {
             let reply = Ok(call.request.body.clone().unwrap_or_default());
             self.apply(EngineEvent::Replied { call: call.id, reply })?;
             self.answer(&call.request)?;

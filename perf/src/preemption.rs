@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use loadmaster_api::{Node, Pod, Timestamp};
+use anyhow::{Context as _, Result, ensure};
+use loadmaster_api::{Node, Pod};
 use loadmaster_engine::engine::{ApiObject, CycleResult, DeletedObjectKey};
-use loadmaster_engine::{Effect, Effects, EngineEvent, MonoTime, Now};
+use loadmaster_engine::{Effects, EngineEvent, Now};
 use loadmaster_framework::api_calls::{ApiRequest, Verb};
 use serde_json::{Value, json};
 
-use crate::timed_engine::TimedEngine;
+use crate::timed_engine::{self, TimedEngine};
 
 const N_NODES: u32 = 5_000;
 const PODS_PER_NODE: u32 = 4;
@@ -146,8 +146,7 @@ impl Bench {
     }
 
     fn now(&self) -> Now {
-        let nanos = self.now.as_nanos();
-        Now { mono: MonoTime(nanos as u64), wall: Timestamp(nanos as i64) }
+        timed_engine::time_of_call(self.now)
     }
 
     fn apply(&mut self, event: EngineEvent) -> Result<()> {
@@ -157,16 +156,10 @@ impl Bench {
     }
 
     fn execute(&mut self, effects: Effects) -> Result<()> {
-        for effect in effects {
-            match effect {
-                Effect::Call(call) => {
-                    let reply = Ok(call.request.body.clone().unwrap_or_default());
-                    self.apply(EngineEvent::Replied { call: call.id, reply })?;
-                    self.answer(&call.request)?;
-                }
-                Effect::CallExtender(_) => bail!("there is no extender"),
-                Effect::RecordEvent(_) | Effect::Observe(_) => {}
-            }
+        for call in timed_engine::requests(effects)? {
+            let reply = Ok(call.request.body.clone().unwrap_or_default());
+            self.apply(EngineEvent::Replied { call: call.id, reply })?;
+            self.answer(&call.request)?;
         }
         Ok(())
     }

@@ -4,28 +4,50 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use loadmaster_api::Timestamp;
 use loadmaster_config::AllFeatureGates;
 use loadmaster_engine::engine::{ApiServerCall, CycleResult, EngineOptions};
 use loadmaster_engine::{Effect, Effects, Engine, EngineEvent, MonoTime, Now, Profile};
 use loadmaster_framework::{Gvr, Registry};
 use serde_json::{Value, json};
 
-/// The requests among the effects of a workload in which no pod is unschedulable.
+/// The requests among the effects.
 ///
 /// # Errors
 ///
-/// A warning, or a call of an extender, which no workload here has.
+/// A call of an extender, which no workload here has.
 pub fn requests(effects: Effects) -> Result<Vec<ApiServerCall>> {
     let mut calls = Vec::new();
     for effect in effects {
         match effect {
             Effect::Call(call) => calls.push(call),
             Effect::CallExtender(_) => bail!("there is no extender"),
-            Effect::RecordEvent(event) if event.is_warning => bail!("{}", event.note),
             Effect::RecordEvent(_) | Effect::Observe(_) => {}
         }
     }
     Ok(calls)
+}
+
+/// The same for a workload in which no pod is unschedulable.
+///
+/// # Errors
+///
+/// A warning, or a call of an extender.
+pub fn requests_without_warnings(effects: Effects) -> Result<Vec<ApiServerCall>> {
+    for effect in &effects {
+        if let Effect::RecordEvent(event) = effect
+            && event.is_warning
+        {
+            bail!("{}", event.note);
+        }
+    }
+    requests(effects)
+}
+
+/// The time of an engine's call, so long after the start.
+pub fn time_of_call(since_start: Duration) -> Now {
+    let nanos = since_start.as_nanos();
+    Now { mono: MonoTime(nanos as u64), wall: Timestamp(nanos as i64) }
 }
 
 /// Measures all calls of an engine with one profile.

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use loadmaster_api::{Node, Pod, Str, Timestamp};
+use loadmaster_api::{Node, Pod, Str};
 use loadmaster_engine::engine::{ApiObject, CycleResult};
-use loadmaster_engine::{Effects, EngineEvent, MonoTime, Now};
+use loadmaster_engine::{Effects, EngineEvent, Now};
 use loadmaster_framework::api_calls::{ApiRequest, ObjectRef};
 use serde_json::{Value, json};
 
@@ -247,8 +247,7 @@ impl Bench {
     }
 
     fn now(&self) -> Now {
-        let nanos = self.started.elapsed().as_nanos();
-        Now { mono: MonoTime(nanos as u64), wall: Timestamp(nanos as i64) }
+        timed_engine::time_of_call(self.started.elapsed())
     }
 
     /// An object of a kind that plugins watch was added or updated.
@@ -279,7 +278,7 @@ impl Bench {
     }
 
     fn execute(&mut self, effects: Effects) -> Result<()> {
-        for call in timed_engine::requests(effects)? {
+        for call in timed_engine::requests_without_warnings(effects)? {
             let mut reply = call.request.body.clone().unwrap_or_default();
             self.version += 1;
             reply["metadata"]["resourceVersion"] = self.version.to_string().into();

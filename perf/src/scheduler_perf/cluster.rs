@@ -6,17 +6,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use loadmaster_api::{Namespace, Node, Pod, Service, Str, Timestamp};
+use loadmaster_api::{Namespace, Node, Pod, Service, Str};
 use loadmaster_apiserver::defaults::apply_defaults;
 use loadmaster_apiserver::schema::{Kind, Kinds};
 use loadmaster_apiserver::store::{Store, StoreLimits};
 use loadmaster_engine::engine::{ApiObject, CycleResult, DeletedObjectKey};
-use loadmaster_engine::{Effect, Effects, EngineEvent, MonoTime, Now};
+use loadmaster_engine::{Effects, EngineEvent, Now};
 use loadmaster_framework::api_calls::{ApiRequest, ObjectRef, Verb};
 use serde_json::{Value, json};
 
 use super::throughput::Throughput;
-use crate::timed_engine::TimedEngine;
+use crate::timed_engine::{self, TimedEngine};
 
 /// Resource, namespace, name.
 type Key = (&'static str, String, String);
@@ -274,8 +274,7 @@ impl Cluster {
     }
 
     fn now(&self) -> Now {
-        let nanos = self.now.as_nanos();
-        Now { mono: MonoTime(nanos as u64), wall: Timestamp(nanos as i64) }
+        timed_engine::time_of_call(self.now)
     }
 
     fn apply(&mut self, event: EngineEvent) -> Result<()> {
@@ -284,15 +283,9 @@ impl Cluster {
     }
 
     fn execute(&mut self, effects: Effects) -> Result<()> {
-        for effect in effects {
-            match effect {
-                Effect::Call(call) => {
-                    let reply = Ok(self.answer(&call.request)?);
-                    self.apply(EngineEvent::Replied { call: call.id, reply })?;
-                }
-                Effect::CallExtender(_) => bail!("there is no extender"),
-                Effect::RecordEvent(_) | Effect::Observe(_) => {}
-            }
+        for call in timed_engine::requests(effects)? {
+            let reply = Ok(self.answer(&call.request)?);
+            self.apply(EngineEvent::Replied { call: call.id, reply })?;
         }
         Ok(())
     }
