@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::e2e::process::{TIMES_OF_CHILDREN, cpu_ticks};
+
 /// CPU time of a fresh release build: user and system, of all processes. The time on the clock depends on the number of cores.
 const CPU_SECONDS_MAX: f64 = 12.0 * 60.0;
 
@@ -62,15 +64,8 @@ fn megabytes(program: &Path) -> Result<f64> {
 fn children_cpu_seconds() -> Result<f64> {
     let stat =
         std::fs::read_to_string("/proc/self/stat").context("reading /proc/self/stat of Linux")?;
-    let ticks = children_ticks(&stat).context("parsing /proc/self/stat")?;
+    let ticks = cpu_ticks(&stat, TIMES_OF_CHILDREN).context("parsing /proc/self/stat")?;
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
-}
-
-/// From the text of `/proc/PID/stat`: the name in parentheses may contain anything.
-fn children_ticks(stat: &str) -> Option<u64> {
-    let (_, after_name) = stat.rsplit_once(')')?;
-    let mut times = after_name.split_whitespace().skip(13).map(str::parse::<u64>);
-    Some(times.next()?.ok()? + times.next()?.ok()?)
 }
 
 #[cfg(test)]
@@ -85,7 +80,7 @@ mod tests {
             ("7 (xtask) S 1 7 7 0 -1 4194304 100 0 0 0 150 50", None),
             ("", None),
         ] {
-            assert_eq!(children_ticks(stat), want, "{stat}");
+            assert_eq!(cpu_ticks(stat, TIMES_OF_CHILDREN), want, "{stat}");
         }
     }
 

@@ -54,7 +54,7 @@ mod embedded_apiserver;
 mod fault_proxy;
 mod manifest;
 mod median;
-mod process;
+pub mod process;
 mod process_kubelet;
 mod programs;
 mod run_folder;

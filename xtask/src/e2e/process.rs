@@ -153,11 +153,20 @@ fn usage_of(folder: &Path) -> Result<Usage> {
         .with_context(|| format!("parsing the resource usage in {}", folder.display()))
 }
 
-/// From the texts of `/proc/PID/stat` (times in ticks, after the name in parentheses) and `/proc/PID/status` (sizes in KiB).
-fn parse_usage(stat: &str, status: &str, ticks_per_second: u64) -> Option<Usage> {
+/// Where `/proc/PID/stat` has the times of the process, and those of its children that have ended: fields after the name.
+const OWN_TIMES: usize = 11;
+pub const TIMES_OF_CHILDREN: usize = 13;
+
+/// User and system time in ticks, from the text of `/proc/PID/stat`: the name in parentheses may contain anything.
+pub fn cpu_ticks(stat: &str, first_field: usize) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
-    let mut times = after_name.split_whitespace().skip(11).map(str::parse::<u64>);
-    let ticks = times.next()?.ok()? + times.next()?.ok()?;
+    let mut times = after_name.split_whitespace().skip(first_field).map(str::parse::<u64>);
+    Some(times.next()?.ok()? + times.next()?.ok()?)
+}
+
+/// From the texts of `/proc/PID/stat` and `/proc/PID/status` (sizes in KiB).
+fn parse_usage(stat: &str, status: &str, ticks_per_second: u64) -> Option<Usage> {
+    let ticks = cpu_ticks(stat, OWN_TIMES)?;
     let bytes = |name: &str| -> Option<u64> {
         let size = status.lines().find_map(|line| line.strip_prefix(name))?;
         let kib: u64 = size.trim().strip_suffix("kB")?.trim().parse().ok()?;
