@@ -21,16 +21,16 @@ use database::{Advisory, Database};
 /// Advisories that were accepted: a line with the id, `|` and the reason for each.
 const ACCEPTED: &str = "xtask/accepted-advisories.txt";
 
-/// Where the database is if no flag says so: in the repository, or in a folder beside it.
-const PLACES: [&str; 2] = ["xtask/advisories.tsv", "../shared/advisories.tsv"];
+/// Where the database is if no flag says so.
+const TABLE: &str = "xtask/advisories.tsv";
 
 /// A database older than this is pointed out.
 const OLD_DAYS: i32 = 90;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The database: a checkout of RustSec/advisory-db, or a table that `--write` wrote. By default xtask/advisories.tsv,
-    /// ../shared/advisories.tsv, or the checkout of cargo-audit in $CARGO_HOME/advisory-db, whichever exists.
+    /// The database: a checkout of RustSec/advisory-db, or a table that `--write` wrote. By default xtask/advisories.tsv
+    /// or the checkout of cargo-audit in $CARGO_HOME/advisory-db, whichever exists.
     #[arg(long, value_name = "PATH")]
     database: Option<PathBuf>,
     /// Write the database as a table into this file, and check nothing.
@@ -93,8 +93,7 @@ fn default_database(root: &Path) -> Option<PathBuf> {
     let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let cargo_home = cargo_home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
     let of_cargo_audit = cargo_home.map(|home| home.join("advisory-db"));
-    let places = PLACES.iter().map(|place| root.join(place)).chain(of_cargo_audit);
-    places.into_iter().find(|place| place.exists())
+    [Some(root.join(TABLE)), of_cargo_audit].into_iter().flatten().find(|place| place.exists())
 }
 
 fn age_note(newest: Date, today: Date) -> String {
