@@ -4,14 +4,15 @@
 //! that all plugins find feasible, node classes and score indexes belong to a combination of keys, one of each plugin. Pods with equal
 //! keys share both, whatever else they differ in.
 
-use loadmaster_framework::incremental::{AnyIncremental, EvaluatorKey, PrepareCx, RowDependency};
+use std::sync::Arc;
+
+use loadmaster_framework::incremental::{EvaluatorKey, PrepareCx, RowDependency};
 use loadmaster_framework::template::{SpecId, TemplateId};
 use loadmaster_framework::topology_counter::TopologyCounterId;
 use loadmaster_framework::{EvaluatorCx, Failure, PluginStates, PodInfo, World};
-use std::sync::Arc;
-
 use loadmaster_stdx::Map;
 use slab::Slab;
+use smallvec::SmallVec;
 
 use crate::evaluate::incremental::{Evaluator, PluginUsage, Prepared};
 use crate::evaluate::row_classes::RowClasses;
@@ -137,7 +138,7 @@ pub(crate) struct EvaluationCache {
     /// world in which they were computed.
     by_template: Map<TemplateId, (u64, CombinationId)>,
     /// The keys that depend only on the spec of pods, by position in `usages`. They may be keys that do not exist any more.
-    by_spec: Map<SpecId, Box<[Option<KeyId>]>>,
+    by_spec: Map<SpecId, Arc<[Option<KeyId>]>>,
     /// By plugin.
     key_ids: Vec<Map<EvaluatorKey, KeyId>>,
     prepared: Map<KeyId, PreparedKey>,
@@ -282,22 +283,55 @@ impl EvaluationCache {
         states: &PluginStates,
         pod: &PodInfo,
     ) -> Result<(CombinationId, bool), Failure> {
-        if self.by_spec.contains_key(&pod.template.spec.id()) {
-            let keys = self.keys_of_pod(profile, world, states, pod, true)?;
-            let id = self.combinations.get(keys.as_slice()).copied();
-            let is_valid =
-                |cached: &CachedEvaluation| cached.is_valid(EvaluatorCx { world, states });
-            if let Some(id) = id.filter(|id| self.cached.get(id).is_some_and(is_valid)) {
-                return Ok((id, false));
-            }
+        let spec = pod.template.spec.id();
+        let known = self.by_spec.get(&spec).cloned().unwrap_or_default();
+        let mut keys = Vec::with_capacity(self.usages.len());
+        let mut of_spec = SmallVec::<[Option<KeyId>; 16]>::new();
+        for at in 0..self.usages.len() {
+            let (key, is_of_spec) = match known.get(at) {
+                Some(Some(key)) => (*key, true),
+                _ => self.key_of(profile, world, states, pod, at)?,
+            };
+            keys.push(key);
+            of_spec.push(is_of_spec.then_some(key));
         }
-        let keys = self.keys_of_pod(profile, world, states, pod, false)?;
-        self.remember_keys_of_spec(profile, pod, &keys);
-        if let Some(id) = self.combinations.get(keys.as_slice()).copied() {
-            let cx = EvaluatorCx { world, states };
-            if self.cached.get(&id).is_some_and(|cached| cached.is_valid(cx)) {
-                return Ok((id, false));
+        let mut found = self.valid_combination(EvaluatorCx { world, states }, &keys);
+        if found.is_none() && !known.is_empty() {
+            // The keys that were taken over may not be valid any more.
+            for (at, of_spec) in of_spec.iter_mut().enumerate() {
+                if let Some(key) = of_spec {
+                    (*key, _) = self.key_of(profile, world, states, pod, at)?;
+                    keys[at] = *key;
+                }
             }
+            found = self.valid_combination(EvaluatorCx { world, states }, &keys);
+        }
+        if *known != *of_spec {
+            if self.by_spec.len() >= TEMPLATES_MAX {
+                self.by_spec.clear();
+            }
+            self.by_spec.insert(spec, of_spec.as_slice().into());
+        }
+        match found {
+            Some(id) => Ok((id, false)),
+            None => Ok((self.prepare_combination(profile, world, keys), true)),
+        }
+    }
+
+    /// The cached combination of these keys, if it is up to date.
+    fn valid_combination(&self, cx: EvaluatorCx<'_>, keys: &[KeyId]) -> Option<CombinationId> {
+        let id = self.combinations.get(keys).copied()?;
+        self.cached.get(&id).is_some_and(|cached| cached.is_valid(cx)).then_some(id)
+    }
+
+    /// Caches the combination of these keys, in place of one that is not valid any more.
+    fn prepare_combination(
+        &mut self,
+        profile: &Profile,
+        world: &mut World,
+        keys: Vec<KeyId>,
+    ) -> CombinationId {
+        if let Some(id) = self.combinations.get(keys.as_slice()).copied() {
             self.forget(id, world);
         }
         let mut evaluator = Evaluator::new(profile);
@@ -305,8 +339,7 @@ impl EvaluationCache {
             let known = self.prepared.get(key);
             let result = known.map_or(Prepared::PerNode, |known| known.result.clone());
             let counters = known.into_iter().flat_map(|known| known.counters.iter().copied());
-            let cx = EvaluatorCx { world, states };
-            evaluator.add(profile, cx, *plugin, *usage, result, counters.collect());
+            evaluator.add(profile, *plugin, *usage, result, counters.collect());
         }
         let mut prepared_at = world.next_change_seq();
         for key in &keys {
@@ -334,44 +367,7 @@ impl EvaluationCache {
             prepared_at,
         };
         self.cached.insert(id, cached);
-        Ok((id, true))
-    }
-
-    /// The keys of a pod, by position in `usages`. With `of_spec` those that another pod with this spec had are not computed again; they
-    /// may be keys that are not valid any more.
-    fn keys_of_pod(
-        &mut self,
-        profile: &Profile,
-        world: &mut World,
-        states: &PluginStates,
-        pod: &PodInfo,
-        of_spec: bool,
-    ) -> Result<Vec<KeyId>, Failure> {
-        let mut keys = Vec::with_capacity(self.usages.len());
-        for at in 0..self.usages.len() {
-            let known = self.by_spec.get(&pod.template.spec.id()).filter(|_| of_spec);
-            let key = match known.and_then(|known| known[at]) {
-                Some(key) => key,
-                None => {
-                    let (plugin, usage) = self.usages[at];
-                    self.key_of(profile, world, states, pod, plugin, usage)?
-                }
-            };
-            keys.push(key);
-        }
-        Ok(keys)
-    }
-
-    fn remember_keys_of_spec(&mut self, profile: &Profile, pod: &PodInfo, keys: &[KeyId]) {
-        if self.by_spec.len() >= TEMPLATES_MAX {
-            self.by_spec.clear();
-        }
-        let of_spec = self.usages.iter().zip(keys).map(|((plugin, usage), key)| {
-            let incremental = profile.plugins[*plugin].incremental.as_ref();
-            let is_of_spec = |it: &Arc<dyn AnyIncremental>| it.any_key_is_of_spec(pod);
-            (!usage.whole || incremental.is_none_or(is_of_spec)).then_some(*key)
-        });
-        self.by_spec.insert(pod.template.spec.id(), of_spec.collect());
+        id
     }
 
     /// The row results of a combination.
@@ -400,24 +396,22 @@ impl EvaluationCache {
         }
         let mut shared = Vec::with_capacity(keys.len());
         for (plugin, uncounted) in evaluator.shared_parts() {
-            let id = match uncounted {
-                None => {
-                    self.usages.iter().zip(keys).find(|((it, _), _)| *it == plugin).map(|it| *it.1)
-                }
-                Some(key) => {
-                    let key = (plugin, key.clone());
-                    let known = self.uncounted.get(&key).copied();
-                    Some(known.unwrap_or_else(|| {
-                        self.last_id += 1;
-                        let id = KeyId(self.last_id);
-                        self.uncounted.insert(key, id);
-                        id
-                    }))
-                }
-            };
-            shared.extend(id);
+            match uncounted {
+                Some(uncounted) => shared.push(self.uncounted_id(plugin, uncounted)),
+                None => shared.extend(self.keys_of(keys, |it| it == plugin)),
+            }
         }
         self.row_indexes.acquire(shared.into(), SharedRowIndex::default)
+    }
+
+    fn uncounted_id(&mut self, plugin: usize, uncounted: &EvaluatorKey) -> KeyId {
+        let key = (plugin, uncounted.clone());
+        if let Some(id) = self.uncounted.get(&key) {
+            return *id;
+        }
+        let id = KeyId(self.next_id());
+        self.uncounted.insert(key, id);
+        id
     }
 
     /// The keys of these plugins.
@@ -426,28 +420,29 @@ impl EvaluationCache {
         of_plugins.filter(|((plugin, _), _)| is_wanted(*plugin)).map(|(_, key)| *key).collect()
     }
 
-    /// The id of a pod's key for one plugin. The plugin prepares an evaluator if the key is new or its evaluator is not valid any more.
+    /// The id of a pod's key for the plugin at this position in `usages`, and whether it depends on the spec alone. The plugin prepares an
+    /// evaluator if the key is new or its evaluator is not valid any more.
     fn key_of(
         &mut self,
         profile: &Profile,
         world: &mut World,
         states: &PluginStates,
         pod: &PodInfo,
-        plugin: usize,
-        usage: PluginUsage,
-    ) -> Result<KeyId, Failure> {
+        at: usize,
+    ) -> Result<(KeyId, bool), Failure> {
+        let (plugin, usage) = self.usages[at];
         let Some(incremental) =
             profile.plugins[plugin].incremental.as_ref().filter(|_| usage.whole)
         else {
-            return Ok(KeyId::PER_NODE);
+            return Ok((KeyId::PER_NODE, true));
         };
         let key = guard::catch_plugin_panic(|| {
             guard::set_current_plugin(plugin, ExtensionPoint::Prepare);
-            incremental.any_key(EvaluatorCx { world, states }, pod)
+            let is_of_spec = incremental.any_key_is_of_spec(&pod.template.spec);
+            (incremental.any_key(EvaluatorCx { world, states }, pod), is_of_spec)
         });
-        let Some(key) = key.map_err(|caught| caught.record(profile).1)? else {
-            return Ok(KeyId::PER_NODE);
-        };
+        let (key, is_of_spec) = key.map_err(|caught| caught.record(profile).1)?;
+        let Some(key) = key else { return Ok((KeyId::PER_NODE, is_of_spec)) };
         if self.key_ids.len() <= plugin {
             self.key_ids.resize_with(plugin + 1, Map::default);
         }
@@ -455,7 +450,7 @@ impl EvaluationCache {
             && let Some(known) = self.prepared.get(&id)
             && known.is_valid(EvaluatorCx { world, states })
         {
-            return Ok(id);
+            return Ok((id, is_of_spec));
         }
         let mut counters = Vec::new();
         let result = guard::catch_plugin_panic(|| {
@@ -473,7 +468,7 @@ impl EvaluationCache {
         self.prepared.insert(id, prepared);
         // Combinations with an evaluator that is not valid any more keep the old id until they are looked up.
         self.key_ids[plugin].insert(key, id);
-        Ok(id)
+        Ok((id, is_of_spec))
     }
 
     /// Drops the evaluation of a combination, and the evaluators that no other one uses.

@@ -14,6 +14,7 @@
 //!
 //! All three ways give the same results; tests compare the first two with the third.
 
+mod cache_updates;
 mod feasible_nodes;
 mod score_table;
 
@@ -40,21 +41,7 @@ use crate::guard::{self, PluginPanic};
 use crate::node_sampling::{NodeSampling, RotatingNodeOrder};
 use crate::profile::Profile;
 use crate::row_names::RowNames;
-use crate::score_index::{IndexLimits, ScoreIndex};
 use feasible_nodes::other_rows;
-
-/// Maximum number of rows in all score indexes together; about 20 bytes each.
-const CACHED_ROWS_MAX: usize = 64 << 20;
-
-/// A score index is not updated if there is more than one change per this many rows: updating a row costs about as much as eight rows of
-/// a full scan. It is not built either if there are more than half as many changes, because building it costs several scans.
-const ROWS_PER_CHANGE: usize = 8;
-
-/// A score index is always updated over at most so many changes.
-const CHANGES_MIN: usize = 32;
-
-/// A score index is never updated over more changes than this; the world's change log is at least as long.
-const CHANGES_MAX: usize = 1 << 14;
 
 /// Pods for which this is equal share their decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -513,61 +500,6 @@ impl Scheduler {
             });
         }
         evaluation
-    }
-
-    /// Updates the cached evaluation of pods with these keys, and decides whether to build a score index if `may_index`. `Err` is the
-    /// decision when a plugin panics.
-    fn refresh(
-        &mut self,
-        world: &mut World,
-        pod: &PodInfo,
-        may_index: bool,
-    ) -> Result<CombinationId, Decision> {
-        if !self.profile.reuses_results {
-            self.cache.forget_all(world);
-        }
-        let max = (CACHED_ROWS_MAX / world.nodes().n_rows().max(1)).clamp(16, 4096);
-        self.cache.evict_least_recently_used(max, world);
-        let found = self.cache.find_or_prepare(&self.profile, world, &self.states, pod);
-        let (id, is_new) = found.map_err(|failure| Decision::Failed(failure.to_string()))?;
-        self.update(id, world, may_index, is_new);
-        Ok(id)
-    }
-
-    fn update(&mut self, id: CombinationId, world: &World, may_index: bool, is_new: bool) {
-        let n_decisions = self.n_decisions;
-        let cx = EvaluatorCx { world, states: &self.states };
-        let Some((cached, results, shared)) = self.cache.with_row_index(id) else { return };
-        let n_rows = world.nodes().n_rows();
-        let limit = |rows: usize| rows.clamp(CHANGES_MIN, CHANGES_MAX) as u64;
-        let limits = IndexLimits {
-            changes: limit(n_rows / ROWS_PER_CHANGE),
-            counted_changes: limit(n_rows),
-        };
-        let behind = world.next_change_seq() - cached.checked_at;
-        cached.used = n_decisions;
-        cached.checked_at = world.next_change_seq();
-        let evaluator = &cached.evaluator;
-        let is_incremental = evaluator.per_node_plugins.is_empty() && evaluator.rejected.is_none();
-        let counts_pods = evaluator.counts_pods();
-        if !may_index || !is_incremental || counts_pods && behind > limits.counted_changes {
-            cached.index = None;
-            return;
-        }
-        // The next pod with these keys makes an index worth its while.
-        let is_worth_while = !counts_pods
-            || cached.index.is_some()
-            || !is_new && behind <= limits.counted_changes / 4;
-        let has_index = is_worth_while && shared.refresh(evaluator, results, cx, limits, !is_new);
-        if !has_index {
-            cached.index = None;
-            return;
-        }
-        let caught_up =
-            cached.index.as_mut().is_some_and(|index| index.catch_up(evaluator, shared, cx));
-        if !caught_up {
-            cached.index = Some(ScoreIndex::new(evaluator, shared, cx));
-        }
     }
 
     /// Drops everything that a panic may have left partly changed.

@@ -29,44 +29,34 @@ pub(crate) struct SharedRowIndex {
     checked_at: u64,
 }
 
-/// When an index is worth building, and updating.
-#[derive(Clone, Copy)]
-pub(crate) struct IndexLimits {
-    /// The shared index is not updated over more changes than this, and not built over more than half of them.
-    pub changes: u64,
-    /// Counted rows are not updated over more changes than this, most of which cost next to nothing, and not found over more than a quarter
-    /// of them, because finding them costs as much as several scans.
-    pub counted_changes: u64,
-}
-
 impl SharedRowIndex {
     /// Drops the index, for example because a score is out of range.
     pub fn drop_index(&mut self) {
         self.index = None;
     }
 
-    /// Brings the index up to date, and builds it if `may_build` and that is worth while; returns whether there is one. There is no index
-    /// after a score was out of range.
+    /// Brings the index up to date over at most `changes_max` changes, and builds it if `may_build` and at most half as many were made since
+    /// it was last asked for; returns whether there is one.
     pub fn refresh(
         &mut self,
         evaluator: &Evaluator,
         results: &mut RowResults,
         cx: EvaluatorCx<'_>,
-        limits: IndexLimits,
+        changes_max: u64,
         may_build: bool,
     ) -> bool {
         let next = cx.world.next_change_seq();
         let behind = next - self.checked_at;
         self.checked_at = next;
-        if behind > limits.changes {
+        if behind > changes_max {
             self.index = None;
         }
-        if self.index.is_none() && (!may_build || behind > limits.changes / 2) {
+        if self.index.is_none() && (!may_build || behind > changes_max / 2) {
             return false;
         }
         results.catch_up(cx);
         let index = self.index.as_mut();
-        if !index.is_some_and(|it| it.catch_up(evaluator, results, cx, limits.changes)) {
+        if !index.is_some_and(|it| it.catch_up(evaluator, results, cx, changes_max)) {
             self.index = Some(RowIndex::new(evaluator, results, cx));
             self.n_built += 1;
         }

@@ -15,7 +15,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use loadmaster_api::Str;
+use loadmaster_api::{PodSpec, Str};
 use smallvec::SmallVec;
 
 use crate::MAX_NODE_SCORE;
@@ -48,10 +48,10 @@ pub trait Incremental: Send + Sync {
     /// [`crate::SerialCx::invalidate_keys`]. The key of a nominated pod may depend on [`World::nominated_node`].
     fn key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Self::Key>;
 
-    /// Whether the key of this pod depends only on what pods with equal [specs](crate::template::SharedSpec) have in common: not on its
-    /// labels or namespace, nor on other objects. It is then computed once for all of them.
-    fn key_is_of_spec(&self, pod: &PodInfo) -> bool {
-        let _ = pod;
+    /// Whether the keys of pods with this [spec](crate::template::SharedSpec) depend on nothing else: not on labels or namespaces, nor on
+    /// other objects. The key is then computed once for all of them.
+    fn key_is_of_spec(&self, spec: &PodSpec) -> bool {
+        let _ = spec;
         false
     }
 
@@ -221,7 +221,7 @@ pub trait AnyIncremental: Send + Sync {
     fn any_key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<EvaluatorKey>;
 
     /// [`Incremental::key_is_of_spec`].
-    fn any_key_is_of_spec(&self, pod: &PodInfo) -> bool;
+    fn any_key_is_of_spec(&self, spec: &PodSpec) -> bool;
 
     /// [`Incremental::prepare`]; [`PrepareResult::PerNode`] for the key of another plugin.
     fn prepare_any(&self, cx: &mut PrepareCx<'_>, key: &EvaluatorKey) -> PrepareResult;
@@ -232,8 +232,8 @@ impl<T: Incremental> AnyIncremental for T {
         self.key(cx, pod).map(EvaluatorKey::new)
     }
 
-    fn any_key_is_of_spec(&self, pod: &PodInfo) -> bool {
-        self.key_is_of_spec(pod)
+    fn any_key_is_of_spec(&self, spec: &PodSpec) -> bool {
+        self.key_is_of_spec(spec)
     }
 
     fn prepare_any(&self, cx: &mut PrepareCx<'_>, key: &EvaluatorKey) -> PrepareResult {
@@ -415,8 +415,7 @@ pub trait PluginEvaluator: Send + Sync {
     /// one plugin with equal values of this have equal such results for every row, so that the engine keeps one index of rows for all of
     /// them, and for each only the rows whose class key differs from the uncounted one. `None` if class keys depend on more of a row's
     /// pods than on counters, or if most rows differ.
-    fn uncounted(&self, cx: EvaluatorCx<'_>) -> Option<EvaluatorKey> {
-        let _ = cx;
+    fn uncounted(&self) -> Option<EvaluatorKey> {
         None
     }
 

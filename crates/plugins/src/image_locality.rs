@@ -68,7 +68,7 @@ impl Incremental for ImageLocality {
         Some(PodImages { names: names.collect(), n_containers: n_containers(spec) })
     }
 
-    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
         true
     }
 

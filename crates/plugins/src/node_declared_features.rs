@@ -211,7 +211,7 @@ impl Incremental for NodeDeclaredFeatures {
         Some(self.required_by(pod))
     }
 
-    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
         true
     }
 

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use loadmaster_api::PodSpec;
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{ResultDependencies, RowDependency};
@@ -114,7 +115,7 @@ impl Incremental for NodePorts {
         Some(pod.template.host_ports.clone())
     }
 
-    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
         true
     }
 

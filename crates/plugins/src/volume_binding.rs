@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_api::{
-    CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim, Str,
+    CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim, PodSpec, Str,
 };
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::label_columns::LabelValueId;
@@ -293,8 +293,8 @@ impl Incremental for VolumeBinding {
         Some(resolved.map(|(resolved, _)| resolved))
     }
 
-    fn key_is_of_spec(&self, pod: &PodInfo) -> bool {
-        pod.template.spec.volumes.is_empty()
+    fn key_is_of_spec(&self, spec: &PodSpec) -> bool {
+        spec.volumes.is_empty()
     }
 
     fn prepare(&self, cx: &mut PrepareCx<'_>, key: &Key) -> PrepareResult {

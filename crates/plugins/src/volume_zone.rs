@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use loadmaster_api::{Labels, PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
+use loadmaster_api::{Labels, PersistentVolume, PersistentVolumeClaim, PodSpec, StorageClass, Str};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{ResultDependencies, RowDependency};
@@ -257,8 +257,8 @@ impl Incremental for VolumeZone {
         }))
     }
 
-    fn key_is_of_spec(&self, pod: &PodInfo) -> bool {
-        pod.template.spec.volumes.is_empty()
+    fn key_is_of_spec(&self, spec: &PodSpec) -> bool {
+        spec.volumes.is_empty()
     }
 
     fn prepare(&self, _cx: &mut PrepareCx<'_>, key: &Self::Key) -> PrepareResult {

@@ -194,7 +194,6 @@ impl Evaluator {
     pub fn add(
         &mut self,
         profile: &Profile,
-        cx: EvaluatorCx<'_>,
         plugin: usize,
         used: PluginUsage,
         prepared: Prepared,
@@ -208,13 +207,12 @@ impl Evaluator {
                 self.set_rejected(PluginRejection { plugin: Some(name), rejection });
             }
             Prepared::Rejected(_) => {}
-            Prepared::Evaluator(evaluator) => self.add_part(cx, plugin, evaluator, used, counters),
+            Prepared::Evaluator(evaluator) => self.add_part(plugin, evaluator, used, counters),
         }
     }
 
     fn add_part(
         &mut self,
-        cx: EvaluatorCx<'_>,
         plugin: usize,
         evaluator: Arc<dyn PluginEvaluator>,
         used: PluginUsage,
@@ -225,7 +223,7 @@ impl Evaluator {
         let key_len = if dependencies.class.is_some() { evaluator.class_key_len() } else { 0 };
         let offset = self.stride;
         self.stride += key_len;
-        let uncounted = evaluator.uncounted(cx);
+        let uncounted = evaluator.uncounted();
         if dependencies.class == Some(RowDependency::Pods) {
             let reads_others = !dependencies.class_reads_counters_only;
             let read = if reads_others { TopologyCounterSet::ALL } else { counters };

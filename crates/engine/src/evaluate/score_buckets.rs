@@ -100,7 +100,6 @@ pub(crate) struct BestScore {
 }
 
 /// The rows of a class with the highest score.
-#[derive(Clone, Copy)]
 pub(crate) struct TopBucket<'a> {
     pub total: i64,
     rows: &'a [NodeRow],
@@ -277,12 +276,12 @@ impl<P: RowPositions> ScoreBuckets<P> {
         let classes = self.classes.iter().zip(first_class..);
         classes.filter(|(_, class)| is_feasible(table, *class)).filter_map(
             move |(buckets, class)| {
-                let buckets = buckets.iter().rev().map(|(score, bucket)| TopBucket {
+                let mut buckets = buckets.iter().rev().map(|(score, bucket)| TopBucket {
                     total: *score + table.offsets[class],
                     rows: &self.buckets[*bucket as usize].rows,
                     n_hidden: n_hidden.get(*bucket as usize).copied().unwrap_or(0),
                 });
-                buckets.into_iter().find(|bucket| bucket.n_visible() > 0)
+                buckets.find(|bucket| bucket.n_visible() > 0)
             },
         )
     }

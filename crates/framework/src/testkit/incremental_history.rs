@@ -236,7 +236,7 @@ impl CachedEvaluation {
 
 /// Checks [`PluginEvaluator::uncounted_class_key`] on nodes without pods, where no domain of one node has a counted pod.
 fn check_uncounted(cx: EvaluatorCx<'_>, evaluator: &dyn PluginEvaluator) -> BenchResult<()> {
-    if evaluator.uncounted(cx).is_none() {
+    if evaluator.uncounted().is_none() {
         return Ok(());
     }
     for row in cx.nodes().rows().filter(|row| cx.nodes().pods(*row).is_empty()) {
@@ -255,7 +255,7 @@ fn check_uncounted(cx: EvaluatorCx<'_>, evaluator: &dyn PluginEvaluator) -> Benc
 /// Checks that evaluators with equal [`PluginEvaluator::uncounted`] have equal row-local results and uncounted class keys.
 fn check_equal_uncounted(cx: EvaluatorCx<'_>, all: &[CachedEvaluation]) -> BenchResult<()> {
     let evaluators = all.iter().filter_map(|cached| match &cached.prepared.result {
-        PrepareResult::Evaluator(evaluator) => Some((&**evaluator, evaluator.uncounted(cx)?)),
+        PrepareResult::Evaluator(evaluator) => Some((&**evaluator, evaluator.uncounted()?)),
         _ => None,
     });
     let evaluators: Vec<_> = evaluators.collect();

@@ -73,7 +73,7 @@ impl PluginTestBench {
             let is_kept = original.shares_key(self, &changed).map_err(|error| {
                 PluginTestBenchError(format!("{}: the key is kept, but {error}", change.name))
             })?;
-            if !is_kept && original.key_must_be_equal(self, &changed) {
+            if !is_kept && original.key_must_be_equal(&changed) {
                 let what = "the key depends on more than the spec (key_is_of_spec)";
                 return Err(PluginTestBenchError(format!("{}: {what}", change.name)));
             }
@@ -104,7 +104,7 @@ impl OriginalPod {
         let incremental = bench.points.incremental.as_ref();
         Ok(OriginalPod {
             spec: pod.template.spec.id(),
-            key_is_of_spec: incremental.is_some_and(|it| it.any_key_is_of_spec(&pod)),
+            key_is_of_spec: incremental.is_some_and(|it| it.any_key_is_of_spec(&pod.template.spec)),
             prepared,
             results: bench.evaluate_per_node(&pod),
         })
@@ -112,13 +112,11 @@ impl OriginalPod {
 
     /// Whether the other pod must have this pod's key: the plugin says so, and it differs only in what is not in the spec. Pods with a node
     /// name or a resize have their results per node.
-    fn key_must_be_equal(&self, bench: &PluginTestBench, other: &PodInfo) -> bool {
-        let incremental = bench.points.incremental.as_ref();
+    fn key_must_be_equal(&self, other: &PodInfo) -> bool {
         self.key_is_of_spec
             && other.template.spec.id() == self.spec
             && other.node_name.is_empty()
             && other.resized.is_none()
-            && incremental.is_some_and(|it| it.any_key_is_of_spec(other))
     }
 
     /// Whether pods with equal keys may have different results ([`PluginEvaluator::accepts_pod`](crate::PluginEvaluator::accepts_pod)).

@@ -214,32 +214,41 @@ impl InterPodAffinityEvaluator {
         usize::from(self.has_node_filter_result) + usize::from(self.has_node_score)
     }
 
-    fn node_filter_result(&self, world: &World, row: NodeRow) -> i64 {
+    /// The filter result of the domains of one node, given their sums.
+    fn node_filter_result(&self, sum_at: impl Fn(&CounterKey) -> i64) -> i64 {
         let single_node = |sum: &&CounterKey| sum.is_single_node();
         let mut anti_affinity = self.anti_affinity.iter().filter(single_node);
         let mut affinity = self.affinity.iter().filter(single_node);
-        let violates_anti_affinity = anti_affinity.any(|sum| sum.at_row(world, row) > 0);
-        let lacks_affinity = affinity.any(|sum| sum.at_row(world, row) <= 0);
+        let violates_anti_affinity = anti_affinity.any(|sum| sum_at(sum) > 0);
+        let lacks_affinity = affinity.any(|sum| sum_at(sum) <= 0);
         VIOLATES_ANTI_AFFINITY * i64::from(violates_anti_affinity)
             + LACKS_AFFINITY * i64::from(lacks_affinity)
     }
 
-    /// [`InterPodAffinityEvaluator::node_filter_result`] of a row without counted pods.
-    fn uncounted_filter_result(&self) -> i64 {
-        LACKS_AFFINITY * i64::from(self.affinity.iter().any(CounterKey::is_single_node))
-    }
-
-    fn push_shared_domains(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
-        let labels = cx.nodes().labels();
+    /// Appends the class key of a row, given the sums in domains of one node.
+    fn push_key(
+        &self,
+        world: &World,
+        row: NodeRow,
+        out: &mut ClassKey,
+        sum_at: impl Fn(&CounterKey) -> i64,
+    ) {
+        if self.has_node_filter_result {
+            out.push(self.node_filter_result(&sum_at));
+        }
+        if self.has_node_score {
+            out.push(self.node_score(&sum_at));
+        }
+        let labels = world.nodes().labels();
         out.extend(self.shared.iter().map(|key| {
             let domain = labels.column(*key).value(row);
             if domain.is_present() { i64::from(domain.0) } else { ABSENT }
         }));
     }
 
-    fn node_score(&self, world: &World, row: NodeRow) -> i64 {
-        let single_node = self.topology_score.iter().filter(|sum| sum.is_single_node());
-        single_node.map(|sum| sum.at_row(world, row)).sum()
+    /// The score of the domains of one node, given their sums.
+    fn node_score(&self, sum_at: impl Fn(&CounterKey) -> i64) -> i64 {
+        self.topology_score.iter().filter(|sum| sum.is_single_node()).map(sum_at).sum()
     }
 
     fn violates_anti_affinity(&self, world: &World, shared: &[i64]) -> bool {
@@ -291,32 +300,20 @@ impl PluginEvaluator for InterPodAffinityEvaluator {
     }
 
     fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
-        if self.has_node_filter_result {
-            out.push(self.node_filter_result(cx.world, row));
-        }
-        if self.has_node_score {
-            out.push(self.node_score(cx.world, row));
-        }
-        self.push_shared_domains(cx, row, out);
+        self.push_key(cx.world, row, out, |sum| sum.at_row(cx.world, row));
     }
 
-    fn uncounted(&self, _: EvaluatorCx<'_>) -> Option<EvaluatorKey> {
+    fn uncounted(&self) -> Option<EvaluatorKey> {
         Some(EvaluatorKey::new(Uncounted {
             required_keys: self.affinity.iter().map(|sum| sum.key).collect(),
-            node_filter_result: self.has_node_filter_result.then(|| self.uncounted_filter_result()),
+            node_filter_result: self.has_node_filter_result.then(|| self.node_filter_result(|_| 0)),
             has_node_score: self.has_node_score,
             shared: self.shared.clone(),
         }))
     }
 
     fn uncounted_class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
-        if self.has_node_filter_result {
-            out.push(self.uncounted_filter_result());
-        }
-        if self.has_node_score {
-            out.push(0);
-        }
-        self.push_shared_domains(cx, row, out);
+        self.push_key(cx.world, row, out, |_| 0);
     }
 
     fn filter_class(&self, cx: EvaluatorCx<'_>, key: &[i64]) -> bool {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use loadmaster_api::PodSpec;
 use loadmaster_framework::pod_requests::PodRequests;
 use loadmaster_framework::{
     Cx, EvaluatorCx, ExtensionPoints, Failure, Incremental, NodeInfo, PodInfo, PrepareCx,
@@ -74,7 +75,7 @@ impl Incremental for AllocationScore {
         Some(self.scored_requests(pod))
     }
 
-    fn key_is_of_spec(&self, _: &PodInfo) -> bool {
+    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
         true
     }
 

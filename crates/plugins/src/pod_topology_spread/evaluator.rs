@@ -115,14 +115,9 @@ impl HardConstraint {
         }
     }
 
-    fn key_element(&self, world: &World, row: NodeRow) -> i64 {
+    fn key_element(&self, world: &World, row: NodeRow, count: impl CountPods) -> i64 {
         let domain = world.nodes().labels().column(self.key).value(row);
-        if self.is_unique { pod_count(world, self.counter, domain) } else { i64::from(domain.0) }
-    }
-
-    /// The key element of a row without counted pods.
-    fn uncounted_key_element(&self, labels: &LabelColumns, row: NodeRow) -> i64 {
-        if self.is_unique { 0 } else { i64::from(labels.column(self.key).value(row).0) }
+        if self.is_unique { count(self.counter, domain) } else { i64::from(domain.0) }
     }
 
     fn allows(&self, world: &World, key_element: i64) -> bool {
@@ -187,7 +182,7 @@ impl SoftConstraint {
         labels.column(self.key).value(row)
     }
 
-    fn key_element(&self, world: &World, row: NodeRow) -> i64 {
+    fn key_element(&self, world: &World, row: NodeRow, count: impl CountPods) -> i64 {
         let domain = self.domain(world.nodes().labels(), row);
         if !domain.is_present() {
             return ABSENT;
@@ -195,21 +190,11 @@ impl SoftConstraint {
         match &self.source {
             CountSource::Shared(_) => i64::from(domain.0),
             CountSource::Unique(counter) | CountSource::Hostname(counter) => {
-                pod_count(world, *counter, domain)
+                count(*counter, domain)
             }
             CountSource::SharedHostname(pods) => {
                 NodeInfo::new(world.nodes(), row).map_or(0, |node| pods.count_on_node(node))
             }
-        }
-    }
-
-    /// The key element of a row without counted pods.
-    fn uncounted_key_element(&self, labels: &LabelColumns, row: NodeRow) -> i64 {
-        let domain = self.domain(labels, row);
-        match self.source {
-            _ if !domain.is_present() => ABSENT,
-            CountSource::Shared(_) => i64::from(domain.0),
-            _ => 0,
         }
     }
 
@@ -302,10 +287,23 @@ struct Uncounted {
     all_keys: bool,
 }
 
+/// How many pods a counter counts in a domain.
+trait CountPods: Fn(TopologyCounterId, LabelValueId) -> i64 + Copy {}
+
+impl<F: Fn(TopologyCounterId, LabelValueId) -> i64 + Copy> CountPods for F {}
+
 impl PodTopologySpreadEvaluator {
-    /// Whether a row is not scored because it lacks a key.
-    fn is_ignored(&self, labels: &LabelColumns, row: NodeRow) -> bool {
-        self.all_keys && !self.soft.iter().all(|soft| soft.domain(labels, row).is_present())
+    /// Appends the class key of a row, given the counts in domains of one node.
+    fn push_key(&self, world: &World, row: NodeRow, out: &mut ClassKey, count: impl CountPods) {
+        out.extend(self.hard.iter().map(|hard| hard.key_element(world, row, count)));
+        let labels = world.nodes().labels();
+        // A row that lacks a key is not scored.
+        let is_ignored =
+            self.all_keys && !self.soft.iter().all(|soft| soft.domain(labels, row).is_present());
+        let key_element = |soft: &SoftConstraint| {
+            if is_ignored { ABSENT } else { soft.key_element(world, row, count) }
+        };
+        out.extend(self.soft.iter().map(key_element));
     }
 }
 
@@ -333,17 +331,10 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
     }
 
     fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
-        out.extend(self.hard.iter().map(|hard| hard.key_element(cx.world, row)));
-        let labels = cx.nodes().labels();
-        let is_ignored = self.is_ignored(labels, row);
-        out.extend(
-            self.soft
-                .iter()
-                .map(|soft| if is_ignored { ABSENT } else { soft.key_element(cx.world, row) }),
-        );
+        self.push_key(cx.world, row, out, |counter, domain| pod_count(cx.world, counter, domain));
     }
 
-    fn uncounted(&self, _: EvaluatorCx<'_>) -> Option<EvaluatorKey> {
+    fn uncounted(&self) -> Option<EvaluatorKey> {
         if self.soft.iter().any(SoftConstraint::counts_pods_itself) {
             return None;
         }
@@ -357,14 +348,7 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
     }
 
     fn uncounted_class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
-        let labels = cx.nodes().labels();
-        out.extend(self.hard.iter().map(|hard| hard.uncounted_key_element(labels, row)));
-        let is_ignored = self.is_ignored(labels, row);
-        out.extend(
-            self.soft.iter().map(|soft| {
-                if is_ignored { ABSENT } else { soft.uncounted_key_element(labels, row) }
-            }),
-        );
+        self.push_key(cx.world, row, out, |_, _| 0);
     }
 
     fn filter_class(&self, cx: EvaluatorCx<'_>, key: &[i64]) -> bool {
