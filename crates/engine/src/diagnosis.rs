@@ -7,6 +7,7 @@ use loadmaster_framework::{Code, NodeRow, PodInfo, Rejection, World};
 use loadmaster_framework::result::nodes_unavailable_message;
 
 use crate::evaluate::{Evaluation, FilterResult, PluginRejection};
+use crate::node_rejections::{NodeRejections, RejectedGroup};
 use crate::profile::Profile;
 
 /// Why no node is feasible, and which plugins' events may make the pod schedulable (upstream's `Diagnosis`).
@@ -51,19 +52,47 @@ impl Diagnosis {
         }
         unschedulable.extend(&evaluation.excluded_by);
         unschedulable.extend(&evaluation.other_rejecting_plugins);
-        let index = |names: &BTreeSet<&str>| {
-            let plugins = profile.plugins.iter().enumerate();
-            let known = plugins.filter(|(_, plugin)| names.contains(plugin.name));
-            known.map(|(at, _)| at).collect()
-        };
         Diagnosis {
             message: fit_error_message(evaluation, world.nodes().len()),
-            unschedulable_plugins: index(&unschedulable),
-            pending_plugins: index(&pending),
+            unschedulable_plugins: indexes(profile, &unschedulable),
+            pending_plugins: indexes(profile, &pending),
             node_codes: evaluation.node_codes(world, pod),
             failure: evaluation.failure.clone(),
         }
     }
+}
+
+impl Diagnosis {
+    /// The same of nodes that Filter plugins rejected, all of them.
+    pub(crate) fn of_rejections(
+        profile: &Profile,
+        world: &World,
+        rejections: &NodeRejections,
+    ) -> Diagnosis {
+        let (mut unschedulable, mut pending) = (BTreeSet::new(), BTreeSet::new());
+        let mut counts = BTreeMap::new();
+        for RejectedGroup { rejected, n_nodes, .. } in rejections.groups() {
+            for reason in rejected.rejection.reasons() {
+                *counts.entry(reason).or_insert(0) += n_nodes;
+            }
+            let is_pending = matches!(rejected.rejection, Rejection::Pending(_));
+            let plugins = if is_pending { &mut pending } else { &mut unschedulable };
+            plugins.extend(rejected.plugin);
+        }
+        Diagnosis {
+            message: nodes_unavailable_message(world.nodes().len(), &counts),
+            unschedulable_plugins: indexes(profile, &unschedulable),
+            pending_plugins: indexes(profile, &pending),
+            node_codes: rejections.node_codes(),
+            failure: None,
+        }
+    }
+}
+
+/// The indexes of the plugins with these names, ascending.
+fn indexes(profile: &Profile, names: &BTreeSet<&str>) -> Vec<usize> {
+    let plugins = profile.plugins.iter().enumerate();
+    plugins.filter(|(_, plugin)| names.contains(plugin.name)).map(|(at, _)| at).collect()
 }
 
 /// The message for a rejection by Reserve or Permit, which concerns only the selected node.

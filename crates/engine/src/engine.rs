@@ -48,6 +48,7 @@ mod event_handlers;
 mod eviction;
 mod extender_cycle;
 mod last_attempt;
+mod node_filter_cache;
 mod nominator;
 mod observation;
 mod orphaned_pods;
@@ -227,6 +228,7 @@ pub struct Engine {
     /// When to look next whether profiles of earlier configurations are still used.
     profiles_checked_at: Option<MonoTime>,
     last_diagnosis: Option<scheduling_failure::CachedDiagnosis>,
+    node_filter_cache: node_filter_cache::NodeFilterCache,
     n_calls: u64,
     n_bindings: u64,
     /// Where the next search for feasible nodes starts when only a part of the nodes is scored (upstream's `nextStartNodeIndex`).
@@ -280,6 +282,7 @@ impl Engine {
             timed_gate_checks: TimedPods::default(),
             profiles_checked_at: None,
             last_diagnosis: None,
+            node_filter_cache: node_filter_cache::NodeFilterCache::default(),
             n_calls: 0,
             n_bindings: 0,
             search_start: 0,
@@ -399,7 +402,7 @@ impl Engine {
             // QueueSort may read the state that was reset.
             self.sort_queue();
         }
-        self.last_diagnosis = None;
+        self.forget_diagnoses();
     }
 
     /// The highest level of the plugins' log lines that are reported ([`Observation::PluginLogs`]); 0 until it is set. It affects nothing

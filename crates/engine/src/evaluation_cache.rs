@@ -34,6 +34,11 @@ impl KeyId {
     const PER_NODE: KeyId = KeyId(0);
 }
 
+/// The keys of the plugins whose Filter may reject nodes, if each of them looks at one node only ([`Evaluator::node_filters`]). Pods for which
+/// they are equal are rejected by a node for the same reasons.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeFilterKeys(Arc<[KeyId]>);
+
 /// What a plugin prepared for one key.
 struct PreparedKey {
     plugin: usize,
@@ -102,6 +107,8 @@ pub(crate) struct CachedEvaluation {
     /// Number of the decision in which it was last used.
     pub used: u64,
     keys: Box<[KeyId]>,
+    /// `None` if a Filter plugin looks at more than one node.
+    pub node_filter_keys: Option<NodeFilterKeys>,
     /// Its row results, in [`EvaluationCache::row_results`].
     row_results: usize,
     /// The classes of its rows, in [`EvaluationCache::row_classes`].
@@ -193,6 +200,16 @@ impl EvaluationCache {
     pub fn combination_of(&self, pod: &PodInfo) -> Option<(CombinationId, &CachedEvaluation)> {
         let (_, id) = self.by_template.get(&pod.template.id)?;
         Some((*id, self.cached.get(id)?))
+    }
+
+    /// What decides by which nodes a pod whose evaluation was just looked up is rejected, if no Filter plugin looks at more than one node.
+    pub fn node_filter_keys(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<NodeFilterKeys> {
+        let (version, id) = self.by_template.get(&pod.template.id)?;
+        let is_shared =
+            !pod.template.has_ephemeral_volumes() && cx.world.nominated_node(&pod.uid).is_none();
+        let is_current = *version == cx.world.key_version(&pod.template.namespace) && is_shared;
+        let cached = self.cached.get(id).filter(|cached| is_current && cached.is_valid(cx))?;
+        cached.node_filter_keys.clone()
     }
 
     /// The score index of a combination, if there is one.
@@ -352,6 +369,9 @@ impl EvaluationCache {
         let keys: Box<[KeyId]> = keys.into();
         self.combinations.insert(keys.clone(), id);
         let checked_at = world.next_change_seq();
+        let node_filters = evaluator.node_filters();
+        let node_filter_keys = node_filters
+            .map(|plugins| NodeFilterKeys(self.keys_of(&keys, |it| plugins.contains(&it)).into()));
         let row_results = self.acquire_row_results(&evaluator, &keys);
         let row_classes = self.acquire_row_classes(&evaluator, &keys);
         let row_index = self.acquire_row_index(world, &evaluator, &keys);
@@ -361,6 +381,7 @@ impl EvaluationCache {
             checked_at,
             used: 0,
             keys,
+            node_filter_keys,
             row_results,
             row_classes,
             row_index,

@@ -167,7 +167,7 @@ fn preemption(
     if evaluation.is_feasible() || evaluation.failure.is_some() || world.nodes().is_empty() {
         return None;
     }
-    let filters = ProfileFilters { profile, skipped: &attempted.skipped };
+    let filters = ProfileFilters { profile, skipped: &attempted.skipped, victims: None };
     let verdicts = evaluation.node_codes(world, pod);
     let fit_error = FitError {
         node_codes: &verdicts,

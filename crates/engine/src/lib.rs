@@ -12,6 +12,7 @@ pub(crate) mod evaluation_cache;
 pub mod explain;
 mod full_scan;
 pub mod guard;
+mod node_rejections;
 pub mod node_sampling;
 mod plugin_events;
 pub mod profile;

@@ -32,10 +32,10 @@ use loadmaster_framework::{
 };
 use loadmaster_stdx::Rng;
 
-use crate::evaluate::per_node::{self, AttemptEvaluation};
+use crate::evaluate::per_node::{self, AttemptEvaluation, FilteredRows};
 use crate::evaluate::{Evaluation, ExtenderResults, FilterResult, NodeEvaluation, PluginRejection};
 pub use crate::evaluation_cache::CacheSize;
-use crate::evaluation_cache::{CombinationId, EvaluationCache};
+use crate::evaluation_cache::{CombinationId, EvaluationCache, NodeFilterKeys};
 use crate::full_scan::{FullScan, Scan};
 use crate::guard::{self, PluginPanic};
 use crate::node_sampling::{NodeSampling, RotatingNodeOrder};
@@ -400,6 +400,23 @@ impl Scheduler {
         let template = cached.evaluator.depends_on_pod().then_some(pod.template.id);
         let is_shared = cached.evaluator.per_node_plugins.is_empty();
         is_shared.then_some(SharedKeys { combination, template })
+    }
+
+    /// What decides by which nodes this pod, which has just been found to fit nowhere, is rejected, if no Filter plugin looks at more than
+    /// one node.
+    pub(crate) fn node_filter_keys(&self, world: &World, pod: &PodInfo) -> Option<NodeFilterKeys> {
+        let keys = self.cache.node_filter_keys(EvaluatorCx { world, states: &self.states }, pod);
+        keys.filter(|_| self.profile.reuses_results)
+    }
+
+    /// Runs PreFilter, and Filter on some rows. `None` if PreFilter rejects the pod or excludes nodes.
+    pub(crate) fn filter_rows(
+        &mut self,
+        world: &mut World,
+        pod: &PodInfo,
+        rows: &[NodeRow],
+    ) -> Option<FilteredRows> {
+        per_node::filter_rows(&self.profile, world, &mut self.states, pod, rows)
     }
 
     /// Numbers of evaluations that are cached and shared by pods.

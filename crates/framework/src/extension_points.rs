@@ -4,6 +4,7 @@
 //! Plugins that run one after the other get a [`SerialCx`] and may change their state; Filter and Score, which may run in
 //! parallel, get a [`Cx`]. PostFilter gets a [`PostFilterCx`], which also has dry runs.
 
+use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::pod_info::{PodInfo, QueuedPodInfo};
 use crate::preemption_candidate::PreemptionPreview;
 use crate::result::{Code, Failure, PermitResult, PreFilterResult, PreScoreResult, Rejection};
 use crate::state::CycleState;
+use crate::victim_cache::VictimCache;
 use crate::watched_objects::ObjectChange;
 use crate::world::World;
 
@@ -99,6 +101,11 @@ pub trait FilterRunner {
         pod: &PodInfo,
         row: NodeRow,
     ) -> Result<(), Rejection>;
+
+    /// The victims that earlier searches found for preemptors like this one, if the Filter plugins look at one node only.
+    fn victim_cache(&self) -> Option<&RefCell<VictimCache>> {
+        None
+    }
 
     /// Calls [`PreFilter::add_pod`] of every PreFilter plugin.
     fn add_pod(

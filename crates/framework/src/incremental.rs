@@ -271,6 +271,18 @@ pub enum RowDependency {
     Pods,
 }
 
+/// What decides whether Filter rejects a node, and for which reasons, also with other pods on it in the dry runs of PostFilter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilterScope {
+    /// Nothing: no node is rejected.
+    Nothing,
+    /// The key, the node object, the pods on the node, and the pods that are nominated to it. What was found for a node then holds until
+    /// one of these changes, for every pod with the key.
+    Node,
+    /// Perhaps other nodes and their pods, or other objects.
+    Cluster,
+}
+
 /// A set of rows, one byte each: 1 is a member.
 pub type RowMask = [u8];
 
@@ -339,6 +351,11 @@ pub trait PluginEvaluator: Send + Sync {
     /// Whether PreFilter returns a subset of the nodes for these pods. `percentageOfNodesToScore` then applies to that subset.
     fn narrows_nodes(&self) -> bool {
         false
+    }
+
+    /// What decides whether Filter rejects a node. Constant for one evaluator.
+    fn filter_scope(&self) -> FilterScope {
+        FilterScope::Cluster
     }
 
     /// Whether the node passes the row-local filter. Called only for rows that hold a node.

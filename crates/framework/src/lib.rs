@@ -44,6 +44,7 @@ pub mod template;
 pub mod testkit;
 pub mod time;
 pub mod topology_counter;
+mod victim_cache;
 pub mod waiting_pods;
 pub mod watched_objects;
 pub mod world;

@@ -32,6 +32,7 @@ use crate::world::World;
 
 pub use crate::ongoing_preemptions::OngoingPreemptions;
 pub use crate::preemption_candidate::{Candidate, PreemptionPreview, Victims};
+pub use crate::victim_cache::VictimCache;
 pub use disruption_budgets::DisruptionBudgets;
 pub use evaluator::{Ineligible, Preemption, PreemptionArgs, REASON_VICTIMS_BEING_EVICTED};
 pub use node_dry_run::{NO_VICTIMS, NodeDryRun};
@@ -132,13 +133,53 @@ impl Preemptor<'_> {
         sample: CandidateSampling,
         mut select: impl FnMut(&mut NodeDryRun<'_>) -> Result<Victims, Rejection>,
     ) -> DryRunResult {
+        self.try_nodes(rows, sample, |preemptor, row| select(&mut preemptor.new_node_dry_run(row)))
+    }
+
+    /// The same with the pods of lower priority as potential victims. Results of earlier searches are used where they still hold.
+    pub fn dry_run_preemption_of_lower_priority(
+        &mut self,
+        rows: &[NodeRow],
+        sample: CandidateSampling,
+        budgets: &DisruptionBudgets,
+    ) -> DryRunResult {
+        let Some(cache) = self.filter_runner.victim_cache() else {
+            return self.try_nodes(rows, sample, |preemptor, row| preemptor.victims(row, budgets));
+        };
+        cache.borrow_mut().begin(budgets.objects());
+        self.try_nodes(rows, sample, |preemptor, row| {
+            let pods = preemptor.cx.world().nodes().pods(row);
+            if let Some(known) = cache.borrow().get(row, pods) {
+                return known.clone();
+            }
+            let found = preemptor.victims(row, budgets);
+            if !matches!(found, Err(Rejection::Failed(_))) {
+                let pods = preemptor.cx.world().nodes().pods(row);
+                cache.borrow_mut().insert(row, pods, found.clone());
+            }
+            found
+        })
+    }
+
+    /// The pods of lower priority to evict from a node.
+    fn victims(&mut self, row: NodeRow, budgets: &DisruptionBudgets) -> Result<Victims, Rejection> {
+        let mut run = self.new_node_dry_run(row);
+        run.select_victims_on_node(run.potential_victims(), budgets)
+    }
+
+    fn try_nodes(
+        &mut self,
+        rows: &[NodeRow],
+        sample: CandidateSampling,
+        mut victims: impl FnMut(&mut Self, NodeRow) -> Result<Victims, Rejection>,
+    ) -> DryRunResult {
         let (mut result, mut violating) = (DryRunResult::default(), Vec::new());
         for at in 0..rows.len() {
             let row = rows[(sample.offset + at) % rows.len()];
             if self.cx.world().node(row).is_none() {
                 continue;
             }
-            match select(&mut self.new_node_dry_run(row)) {
+            match victims(self, row) {
                 Ok(victims) => {
                     let candidates = match victims.n_pdb_violations {
                         0 => &mut result.candidates,

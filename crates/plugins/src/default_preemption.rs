@@ -6,17 +6,18 @@
 //! | woken by | no event: the hint for its event (assigned pod deleted) is always Skip |
 //! | upstream | `plugins/defaultpreemption`, 1.36 |
 //! | deviations | nodes are dry-run one after the other; victims that have not started are equally important, where upstream compares two clock readings |
-//! | cost | dry-run nodes x victims per node x Filter plugins; only the cycle state is copied |
+//! | cost | dry-run nodes x victims per node x Filter plugins; only the cycle state is copied. What was found on a node holds for the next equal preemptors until the node or its pods change, unless Filter plugins look at other nodes, too |
 
 use std::sync::Arc;
 
 use loadmaster_framework::plugin_args;
 use loadmaster_framework::preemption::{
-    CandidateSampling, Preemption, PreemptionArgs, REASON_VICTIMS_BEING_EVICTED, has_lower_priority,
+    CandidateSampling, DisruptionBudgets, DryRunResult, Preemption, PreemptionArgs, Preemptor,
+    REASON_VICTIMS_BEING_EVICTED, has_lower_priority,
 };
 use loadmaster_framework::{
-    ActionType, ClusterEvent, Code, Cx, DryRunCx, EventResource, ExtensionPoints, PluginDef,
-    PluginError, PodInfo, PreEnqueue, QueueingHint, Rejection,
+    ActionType, ClusterEvent, Code, Cx, DryRunCx, EventResource, ExtensionPoints, NodeRow,
+    PluginDef, PluginError, PodInfo, PreEnqueue, QueueingHint, Rejection,
 };
 use loadmaster_stdx::Rng;
 use serde_json::Value;
@@ -92,6 +93,16 @@ impl Preemption for DefaultPreemption {
 
     fn is_awaited_victim(&self, _: &DryRunCx<'_>, preemptor: &PodInfo, other: &PodInfo) -> bool {
         has_lower_priority(other, preemptor) && other.is_terminating_by_preemption()
+    }
+
+    fn dry_run_preemption(
+        &self,
+        preemptor: &mut Preemptor<'_>,
+        rows: &[NodeRow],
+        sample: CandidateSampling,
+        budgets: &DisruptionBudgets,
+    ) -> DryRunResult {
+        preemptor.dry_run_preemption_of_lower_priority(rows, sample, budgets)
     }
 }
 

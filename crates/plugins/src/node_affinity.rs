@@ -26,7 +26,7 @@ use loadmaster_api::{Labels, Node, NodeSelector, PodSpec, Str, pod};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{
-    ClassKey, NodeClasses, ResultDependencies, RowDependency, RowMask,
+    ClassKey, FilterScope, NodeClasses, ResultDependencies, RowDependency, RowMask,
 };
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EvaluatorCx, EventResource,
@@ -311,6 +311,10 @@ impl PluginEvaluator for NodeAffinityEvaluator {
             class: self.preferred.is_some().then_some(RowDependency::Node),
             ..ResultDependencies::default()
         }
+    }
+
+    fn filter_scope(&self) -> FilterScope {
+        if self.required.is_some() { FilterScope::Node } else { FilterScope::Nothing }
     }
 
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use loadmaster_api::{PodSpec, Str};
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
-use loadmaster_framework::incremental::{ResultDependencies, RowDependency, RowMask};
+use loadmaster_framework::incremental::{FilterScope, ResultDependencies, RowDependency, RowMask};
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, Detail, EvaluatorCx, EventResource, Explain,
     ExtensionPoints, Filter, Incremental, NodeInfo, NodeRow, PluginDef, PluginError,
@@ -94,6 +94,10 @@ struct NodeNameEvaluator {
 impl PluginEvaluator for NodeNameEvaluator {
     fn dependencies(&self) -> ResultDependencies {
         ResultDependencies { filter: Some(RowDependency::Node), ..ResultDependencies::default() }
+    }
+
+    fn filter_scope(&self) -> FilterScope {
+        FilterScope::Node
     }
 
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {

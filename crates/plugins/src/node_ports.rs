@@ -13,7 +13,7 @@ use std::sync::Arc;
 use loadmaster_api::PodSpec;
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
-use loadmaster_framework::incremental::{ResultDependencies, RowDependency};
+use loadmaster_framework::incremental::{FilterScope, ResultDependencies, RowDependency};
 use loadmaster_framework::template::HostPort;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, Detail, EvaluatorCx, EventResource, Explain,
@@ -134,6 +134,10 @@ struct NodePortsEvaluator {
 impl PluginEvaluator for NodePortsEvaluator {
     fn dependencies(&self) -> ResultDependencies {
         ResultDependencies { filter: Some(RowDependency::Pods), ..ResultDependencies::default() }
+    }
+
+    fn filter_scope(&self) -> FilterScope {
+        FilterScope::Node
     }
 
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use loadmaster_api::{PodSpec, Str, Taint};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
-use loadmaster_framework::incremental::{ResultDependencies, RowDependency, RowMask};
+use loadmaster_framework::incremental::{FilterScope, ResultDependencies, RowDependency, RowMask};
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, EvaluatorCx, EventResource, ExtensionPoints, Failure,
     Filter, Incremental, NodeInfo, NodeRow, PluginDef, PluginError, PluginEvaluator, PodInfo,
@@ -122,6 +122,10 @@ struct NodeUnschedulableEvaluator;
 impl PluginEvaluator for NodeUnschedulableEvaluator {
     fn dependencies(&self) -> ResultDependencies {
         ResultDependencies { filter: Some(RowDependency::Node), ..ResultDependencies::default() }
+    }
+
+    fn filter_scope(&self) -> FilterScope {
+        FilterScope::Node
     }
 
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {

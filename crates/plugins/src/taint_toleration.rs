@@ -15,7 +15,7 @@ use loadmaster_api::{PodSpec, Taint, Toleration};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{
-    ClassKey, NodeClasses, ResultDependencies, RowDependency, RowMask,
+    ClassKey, FilterScope, NodeClasses, ResultDependencies, RowDependency, RowMask,
 };
 use loadmaster_framework::node_table::TaintSetId;
 use loadmaster_framework::{
@@ -224,6 +224,10 @@ impl PluginEvaluator for TaintTolerationEvaluator {
             class,
             ..ResultDependencies::default()
         }
+    }
+
+    fn filter_scope(&self) -> FilterScope {
+        FilterScope::Node
     }
 
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use loadmaster_framework::{Failure, Rejection};
+use loadmaster_framework::{CycleState, Failure, Rejection};
 
+use super::node_filter_cache::NodeFilterId;
 use super::observation::AttemptOutcome;
 use super::rejection_summary::{AttemptDetails, RejectionSummary};
 use crate::diagnosis::{self, Diagnosis};
 use crate::evaluate::PluginRejection;
-use crate::evaluate::per_node::AttemptEvaluation;
 use crate::profile::Profile;
 
 /// Why an attempt failed.
@@ -107,7 +107,11 @@ impl AttemptFailure {
 
 /// An attempt that found no feasible node.
 pub(super) struct UnschedulableAttempt {
-    pub attempted: AttemptEvaluation,
+    pub cycle: CycleState,
+    /// Indexes of plugins whose Filter is not called in this cycle.
+    pub skipped: Vec<usize>,
+    /// The pods for which the results of Filter are cached.
+    pub node_filter_id: Option<NodeFilterId>,
     pub diagnosis: Diagnosis,
     pub reasons: Arc<RejectionSummary>,
 }

@@ -118,7 +118,7 @@ impl Engine {
 
     /// Drops what a plugin prepared, and what was decided with it.
     pub(super) fn forget_plugin(&mut self, profile_idx: ProfileIdx, plugin: usize) {
-        self.last_diagnosis = None;
+        self.forget_diagnoses();
         let scheduler = &mut self.profiles[profile_idx.0 as usize].scheduler;
         scheduler.forget_plugin(plugin, &mut self.world);
     }

@@ -54,7 +54,7 @@ impl PostFilterRun {
             is_stuck: false,
             serial,
             queued,
-            cycle: unschedulable.attempted.cycle.clone(),
+            cycle: unschedulable.cycle.clone(),
             unschedulable,
             began,
             member: 0,
@@ -81,8 +81,12 @@ impl Engine {
         let preempt_extenders =
             profile.extenders.interested_in(Verb::Preempt, &run.queued.info.pod.template.spec);
         while let Some(member) = profile.post_filter.get(run.member) {
-            let filters =
-                ProfileFilters { profile: &profile, skipped: &run.unschedulable.attempted.skipped };
+            let id = run.unschedulable.node_filter_id.as_ref();
+            let filters = ProfileFilters {
+                profile: &profile,
+                skipped: &run.unschedulable.skipped,
+                victims: id.and_then(|id| self.node_filter_cache.victims(id, &self.world)),
+            };
             let fit_error = FitError {
                 node_codes: &run.unschedulable.diagnosis.node_codes,
                 filter_runner: &filters,

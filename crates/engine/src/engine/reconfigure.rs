@@ -105,7 +105,7 @@ impl Engine {
         let (rng, verify_every) = (Rng::new(self.options.seed), self.options.verify_every);
         let fresh = self.profiles.replace(profiles, verify_every, &rng, &mut self.world);
         self.registrations = EventRegistrations::of(&self.profiles);
-        self.last_diagnosis = None;
+        self.forget_diagnoses();
         for pod in self.pending_pods().into_iter().cloned().collect::<Vec<_>>() {
             // There may be new indexes.
             self.world.upsert_pending_pod(&pod);

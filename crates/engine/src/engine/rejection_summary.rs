@@ -9,11 +9,13 @@ use serde::{Deserialize, Serialize};
 use crate::diagnosis::excluded_node_reason;
 use crate::evaluate::{Evaluation, FilterResult, PluginRejection};
 use crate::explain::{self, EXCLUDED_BY_PRE_FILTER, Status};
+use crate::node_rejections::{self, NodeRejections, RejectedGroup};
 
 /// Maximal number of reasons in a record; nodes with further reasons are only counted.
 const N_REASONS_MAX: usize = 16;
 /// Maximal number of node names per reason, and of names of victims.
-const N_NAMES_MAX: usize = 3;
+const N_NAMES_MAX: usize = node_rejections::N_FIRST_ROWS;
+
 /// Nodes that were rejected for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RejectedNodes {
@@ -78,6 +80,22 @@ impl RejectionSummary {
             groups.iter().map(|group| group.to_rejected_nodes(world, evaluation)).collect();
         RejectionSummary { by_reason, n_others }
     }
+
+    /// Summarizes the rejections of nodes by Filter plugins.
+    pub fn from_rejections(world: &World, rejections: &NodeRejections) -> RejectionSummary {
+        let mut groups = rejections.groups();
+        let others = groups.split_off(groups.len().min(N_REASONS_MAX));
+        groups.sort_by_key(|group| std::cmp::Reverse(group.n_nodes));
+        let rejected_nodes = |group: &RejectedGroup<'_>| RejectedNodes {
+            status: explain::status(group.rejected),
+            n_nodes: group.n_nodes,
+            examples: names(world, &group.first_rows),
+        };
+        RejectionSummary {
+            by_reason: groups.iter().map(rejected_nodes).collect(),
+            n_others: others.iter().map(|group| group.n_nodes).sum(),
+        }
+    }
 }
 
 /// Nodes with the same reason; without a reason, PreFilter excluded them.
@@ -108,13 +126,13 @@ impl<'a> Group<'a> {
             },
             explain::status,
         );
-        let names = self.examples.iter().filter_map(|row| world.node(*row));
-        RejectedNodes {
-            status,
-            n_nodes: self.n_nodes,
-            examples: names.map(|node| node.name().to_owned()).collect(),
-        }
+        RejectedNodes { status, n_nodes: self.n_nodes, examples: names(world, &self.examples) }
     }
+}
+
+fn names(world: &World, rows: &[NodeRow]) -> Vec<String> {
+    let nodes = rows.iter().filter_map(|row| world.node(*row));
+    nodes.map(|node| node.name().to_owned()).collect()
 }
 
 impl AttemptDetails {

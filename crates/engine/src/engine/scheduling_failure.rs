@@ -10,6 +10,7 @@ use loadmaster_framework::api_calls::PluginStepInput;
 use super::attempt_failure::{AttemptFailure, UnschedulableAttempt};
 use super::effect::{AttemptOutcome, Effect, Effects, EventRecord};
 use super::last_attempt::FailedAttempt;
+use super::node_filter_cache::{NodeFilterId, NodeFilterResults};
 use super::nominator::Nomination;
 use super::post_filter::PostFilterRun;
 use super::rejection_summary::RejectionSummary;
@@ -17,6 +18,8 @@ use super::status_patch::Condition;
 use super::{Engine, PluginHandle};
 use crate::diagnosis::Diagnosis;
 use crate::evaluate::ExtenderResults;
+use crate::evaluate::per_node::{AttemptEvaluation, FilteredRows};
+use crate::node_rejections::NodeRejections;
 use crate::queue::{PluginIdx, ProfileIdx, QueuedPod};
 use crate::scheduler::SharedKeys;
 use crate::time::Now;
@@ -102,13 +105,16 @@ impl Engine {
         {
             return known.unschedulable.clone();
         }
-        let attempted =
-            profile_scheduler.scheduler.evaluate_attempt(&mut self.world, pod, extended);
-        let evaluation = &attempted.evaluation;
-        let diagnosis = Diagnosis::new(&profile_scheduler.profile, &self.world, pod, evaluation);
-        let reasons = Arc::new(RejectionSummary::from_evaluation(&self.world, evaluation));
-        let names_pod = diagnosis.message.contains(&*pod.name);
-        let unschedulable = Arc::new(UnschedulableAttempt { attempted, diagnosis, reasons });
+        let id = profile_scheduler.scheduler.node_filter_keys(&self.world, pod);
+        let id = id.filter(|_| may_share).map(|keys| NodeFilterId {
+            profile_idx: queued.profile_idx,
+            keys,
+            priority: pod.template.priority(),
+        });
+        let updated = id.as_ref().and_then(|id| self.diagnose_changed_nodes(queued, id));
+        let unschedulable =
+            Arc::new(updated.unwrap_or_else(|| self.diagnose_all_nodes(queued, extended, id)));
+        let names_pod = unschedulable.diagnosis.message.contains(&*pod.name);
         if let Some(shared) = shared.filter(|_| !names_pod) {
             let unschedulable = unschedulable.clone();
             self.last_diagnosis = Some(CachedDiagnosis {
@@ -120,6 +126,77 @@ impl Engine {
             });
         }
         unschedulable
+    }
+
+    /// The diagnosis from the results of earlier pods, after Filter has run on the nodes that changed. `None` if there are no such results,
+    /// or most nodes must be evaluated.
+    fn diagnose_changed_nodes(
+        &mut self,
+        queued: &QueuedPod,
+        id: &NodeFilterId,
+    ) -> Option<UnschedulableAttempt> {
+        let mut known = self.node_filter_cache.take(id)?;
+        let changed = known.changed_rows(&self.world)?;
+        let profile_scheduler = &mut self.profiles[id.profile_idx.0 as usize];
+        let scheduler = &mut profile_scheduler.scheduler;
+        let FilteredRows { results, cycle, skipped } =
+            scheduler.filter_rows(&mut self.world, &queued.info.pod, &changed)?;
+        if skipped != known.skipped {
+            return None;
+        }
+        for (row, result) in changed.iter().zip(results) {
+            known.rejections.set(*row, &result.err()?)?;
+        }
+        known.set_updated(&self.world, &changed);
+        let (profile, world) = (&profile_scheduler.profile, &self.world);
+        let attempt = UnschedulableAttempt {
+            cycle,
+            skipped,
+            node_filter_id: Some(id.clone()),
+            diagnosis: Diagnosis::of_rejections(profile, world, &known.rejections),
+            reasons: Arc::new(RejectionSummary::from_rejections(world, &known.rejections)),
+        };
+        self.node_filter_cache.insert(known);
+        Some(attempt)
+    }
+
+    /// The diagnosis after an evaluation of all nodes, which is kept for pods with this id.
+    fn diagnose_all_nodes(
+        &mut self,
+        queued: &QueuedPod,
+        extended: &ExtenderResults,
+        id: Option<NodeFilterId>,
+    ) -> UnschedulableAttempt {
+        let pod = &queued.info.pod;
+        let profile_scheduler = &mut self.profiles[queued.profile_idx.0 as usize];
+        let AttemptEvaluation { evaluation, cycle, skipped, .. } =
+            profile_scheduler.scheduler.evaluate_attempt(&mut self.world, pod, extended);
+        let (profile, world) = (&profile_scheduler.profile, &self.world);
+        let rejections = NodeRejections::of_evaluation(world.nodes().n_rows(), &evaluation);
+        let (diagnosis, reasons) = match &rejections {
+            Some(rejections) => (
+                Diagnosis::of_rejections(profile, world, rejections),
+                RejectionSummary::from_rejections(world, rejections),
+            ),
+            None => (
+                Diagnosis::new(profile, world, pod, &evaluation),
+                RejectionSummary::from_evaluation(world, &evaluation),
+            ),
+        };
+        let node_filter_id = id.filter(|_| rejections.is_some());
+        if let (Some(id), Some(rejections)) = (&node_filter_id, rejections) {
+            let results =
+                NodeFilterResults::new(id.clone(), &self.world, skipped.clone(), rejections);
+            self.node_filter_cache.insert(results);
+        }
+        let reasons = Arc::new(reasons);
+        UnschedulableAttempt { cycle, skipped, node_filter_id, diagnosis, reasons }
+    }
+
+    /// Drops all results of earlier attempts.
+    pub(super) fn forget_diagnoses(&mut self) {
+        self.last_diagnosis = None;
+        self.node_filter_cache.clear();
     }
 
     /// Requeues the pod, records the Event and patches its status.

@@ -1,7 +1,9 @@
 //! Runs a profile's Filter plugins on one node, in scheduling cycles and in the dry runs of PostFilter.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
+use loadmaster_framework::preemption::VictimCache;
 use loadmaster_framework::{
     Code, Cx, CycleState, DryRunCx, Failure, Filter, FilterRunner, NodeInfo, NodeRow, PodInfo,
     Rejection, World,
@@ -17,6 +19,8 @@ pub struct ProfileFilters<'a> {
     pub profile: &'a Profile,
     /// Indexes of plugins whose PreFilter returned Skip: their Filter is not called.
     pub skipped: &'a [usize],
+    /// What earlier preemptors with these results found.
+    pub victims: Option<&'a RefCell<VictimCache>>,
 }
 
 impl ProfileFilters<'_> {
@@ -130,6 +134,10 @@ impl FilterRunner for ProfileFilters<'_> {
         row: NodeRow,
     ) -> Result<(), Rejection> {
         self.run_with_nominated_pods(cx, pod, row).map_err(|rejected| rejected.rejection)
+    }
+
+    fn victim_cache(&self) -> Option<&RefCell<VictimCache>> {
+        self.victims
     }
 
     fn add_pod(

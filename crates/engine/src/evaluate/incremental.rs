@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use loadmaster_framework::incremental::{
-    ClassKey, EvaluatorKey, NodeClasses, ResultDependencies, RowDependency, ScoreOutOfRange,
-    check_score_range,
+    ClassKey, EvaluatorKey, FilterScope, NodeClasses, ResultDependencies, RowDependency,
+    ScoreOutOfRange, check_score_range,
 };
 use loadmaster_framework::topology_counter::TopologyCounterSet;
 use loadmaster_framework::{
@@ -265,6 +265,26 @@ impl Evaluator {
     pub fn accepts_pod(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> bool {
         let mut parts = self.parts.iter().filter(|part| part.filters && part.dependencies.pod);
         parts.all(|part| part.enter(ExtensionPoint::PreFilter).accepts_pod(cx, pod))
+    }
+
+    /// The plugins whose Filter may reject nodes, if none of them looks at more than the key, one node and its pods, and PreFilter excludes
+    /// no nodes.
+    pub fn node_filters(&self) -> Option<Vec<usize>> {
+        if !self.per_node_plugins.is_empty()
+            || self.rejected.is_some()
+            || self.pre_filter_excludes_nodes()
+        {
+            return None;
+        }
+        let mut plugins = Vec::new();
+        for part in self.parts.iter().filter(|part| part.filters) {
+            match part.enter(ExtensionPoint::Prepare).filter_scope() {
+                FilterScope::Nothing => {}
+                FilterScope::Node => plugins.push(part.plugin),
+                FilterScope::Cluster => return None,
+            }
+        }
+        Some(plugins)
     }
 
     /// Whether PreFilter excludes nodes for these pods.

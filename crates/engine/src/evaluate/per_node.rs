@@ -154,6 +154,30 @@ pub fn filter_rows_with_nominated_pods(
     Ok(rows.iter().map(|row| attempt.filter_with_nominated_pods(*row)).collect())
 }
 
+/// The results of [`filter_rows`].
+pub(crate) struct FilteredRows {
+    /// By row, in the order of the rows.
+    pub results: Vec<Result<(), PluginRejection>>,
+    pub cycle: CycleState,
+    /// Indexes of plugins whose Filter is not called in this cycle.
+    pub skipped: Vec<usize>,
+}
+
+/// Runs PreFilter, and Filter with nominated pods on some rows. `None` if PreFilter rejects the pod or excludes nodes.
+pub(crate) fn filter_rows(
+    profile: &Profile,
+    world: &mut World,
+    states: &mut PluginStates,
+    pod: &PodInfo,
+    rows: &[NodeRow],
+) -> Option<FilteredRows> {
+    let mut attempt = Attempt { world, loops: PluginLoops::new(profile, states, pod) };
+    let Ok(None) = attempt.loops.pre_filter(attempt.world) else { return None };
+    let results = rows.iter().map(|row| attempt.filter_with_nominated_pods(*row)).collect();
+    let PluginLoops { cycle, skipped, .. } = attempt.loops;
+    Some(FilteredRows { results, cycle, skipped })
+}
+
 /// Adds the cycle state of `plugins` that were evaluated incrementally: runs PreFilter for the pod, and Filter for the selected
 /// node.
 ///
@@ -188,7 +212,7 @@ impl Attempt<'_> {
     fn filter_with_nominated_pods(&mut self, row: NodeRow) -> Result<(), PluginRejection> {
         let PluginLoops { profile, states, pod, cycle, skipped, .. } = &self.loops;
         let cx = DryRunCx::new(self.world, cycle, states);
-        ProfileFilters { profile, skipped }.run_with_nominated_pods(cx, pod, row)
+        ProfileFilters { profile, skipped, victims: None }.run_with_nominated_pods(cx, pod, row)
     }
 
     /// Runs Filter on the nodes; returns the number of nodes that it ran on.

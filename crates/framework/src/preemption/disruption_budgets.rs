@@ -30,6 +30,13 @@ impl DisruptionBudgets {
         DisruptionBudgets(compiled.collect())
     }
 
+    /// The objects.
+    pub(super) fn objects(
+        &self,
+    ) -> impl ExactSizeIterator<Item = &Arc<PodDisruptionBudget>> + Clone {
+        self.0.iter().map(|budget| &budget.object)
+    }
+
     /// Only those of the budgets that select one of these pods.
     #[must_use]
     pub fn of_pods(&self, pods: &[Arc<PodInfo>]) -> DisruptionBudgets {

@@ -6,7 +6,7 @@
 
 use loadmaster_framework::affinity_terms::{TermId, TermRole};
 use loadmaster_framework::incremental::{
-    ClassKey, EvaluatorKey, NodeClasses, ResultDependencies, RowDependency,
+    ClassKey, EvaluatorKey, FilterScope, NodeClasses, ResultDependencies, RowDependency,
 };
 use loadmaster_framework::label_columns::{LabelKeyId, LabelValueId};
 use loadmaster_framework::template::AffinityTerm;
@@ -287,6 +287,19 @@ impl PluginEvaluator for InterPodAffinityEvaluator {
             class: (self.class_key_len() > 0).then_some(part),
             class_reads_counters_only: true,
             ..ResultDependencies::default()
+        }
+    }
+
+    fn filter_scope(&self) -> FilterScope {
+        // Whether the pod is the first one of a group with affinity to itself depends on all nodes.
+        if self.affinity.is_empty() && self.anti_affinity.is_empty() {
+            FilterScope::Nothing
+        } else if self.affinity.is_empty()
+            && self.anti_affinity.iter().all(CounterKey::is_single_node)
+        {
+            FilterScope::Node
+        } else {
+            FilterScope::Cluster
         }
     }
 

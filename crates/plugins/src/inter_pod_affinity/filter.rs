@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use loadmaster_api::Labels;
 use loadmaster_framework::cluster_objects::ClusterObjects;
-use loadmaster_framework::template::AffinityTerm;
+use loadmaster_framework::template::{AffinityTerm, TemplateId};
 use loadmaster_framework::{
     Cx, CycleState, Failure, Filter, NodeInfo, PodInfo, PodTemplate, PreFilter, PreFilterResult,
     Rejection, SerialCx, World,
 };
+use loadmaster_stdx::Map;
 
 use super::terms::{
     ExistingPod, TopologySums, all_own_terms_match, existing_term_matches, own_term_matches,
@@ -30,17 +31,17 @@ impl PreFilterState {
     fn new(pod: &PodTemplate, world: &World) -> PreFilterState {
         let has_own = !pod.required_affinity.is_empty() || !pod.required_anti_affinity.is_empty();
         let mut all = PreFilterState::default();
+        // Most pods share their template with others.
+        let mut matching: Map<TemplateId, bool> = Map::default();
         for node in world.node_infos() {
             let labels = node.labels();
             if has_own {
                 for other in node.pods() {
-                    all.update_with_own_terms(
-                        pod,
-                        &other.template,
-                        world.cluster_objects(),
-                        labels,
-                        1,
-                    );
+                    let (template, cluster) = (&other.template, world.cluster_objects());
+                    let matches = || any_own_term_matches(pod, template, cluster);
+                    if *matching.entry(template.id).or_insert_with(matches) {
+                        all.update_with_own_terms(pod, template, cluster, labels, 1);
+                    }
                 }
             }
             for other in node.pods_with_required_anti_affinity() {
@@ -144,6 +145,13 @@ impl PreFilterState {
     pub(super) fn satisfies_existing_anti_affinity(&self, labels: &Labels) -> bool {
         self.existing_anti_affinity_counts.of_node(labels).all(|n| n <= 0)
     }
+}
+
+/// Whether a required term of the incoming pod matches an existing pod.
+fn any_own_term_matches(pod: &PodTemplate, other: &PodTemplate, cluster: &ClusterObjects) -> bool {
+    let existing = ExistingPod::new(other, cluster);
+    let mut terms = pod.required_affinity.iter().chain(&pod.required_anti_affinity);
+    terms.any(|term| own_term_matches(term, existing))
 }
 
 impl PreFilter for InterPodAffinity {

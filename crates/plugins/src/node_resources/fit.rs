@@ -17,7 +17,7 @@ use loadmaster_api::{Node, PodSpec};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{
-    ResultDependencies, RowDependency, RowMask, ScoreOutOfRange,
+    FilterScope, ResultDependencies, RowDependency, RowMask, ScoreOutOfRange,
 };
 use loadmaster_framework::plugin_args::{self, FieldError};
 use loadmaster_framework::pod_requests::PodRequests;
@@ -396,6 +396,10 @@ impl PluginEvaluator for FitEvaluator {
             score: Some(RowDependency::Pods),
             ..ResultDependencies::default()
         }
+    }
+
+    fn filter_scope(&self) -> FilterScope {
+        FilterScope::Node
     }
 
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {

@@ -7,7 +7,7 @@
 //! every row a class of its own.
 
 use loadmaster_framework::incremental::{
-    ClassKey, EvaluatorKey, NodeClasses, ResultDependencies, RowDependency,
+    ClassKey, EvaluatorKey, FilterScope, NodeClasses, ResultDependencies, RowDependency,
 };
 use loadmaster_framework::label_columns::{LabelColumn, LabelColumns, LabelKeyId, LabelValueId};
 use loadmaster_framework::topology_counter::{TopologyCounterId, TopologyDomains};
@@ -319,6 +319,10 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
             class_reads_counters_only: !self.soft.iter().any(SoftConstraint::counts_pods_itself),
             ..ResultDependencies::default()
         }
+    }
+
+    fn filter_scope(&self) -> FilterScope {
+        if self.hard.is_empty() { FilterScope::Nothing } else { FilterScope::Cluster }
     }
 
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {

@@ -339,7 +339,7 @@ fn preemption(input: &mut SchedulingInput<'_>, seed: u64) -> Value {
         answer["candidates"] = Value::Object(candidates.collect());
         answer["best"] = json!(shown.best);
     }
-    let filters = ProfileFilters { profile, skipped: &attempted.skipped };
+    let filters = ProfileFilters { profile, skipped: &attempted.skipped, victims: None };
     let verdicts = evaluation.node_codes(world, pod);
     let fit_error = FitError {
         node_codes: &verdicts,

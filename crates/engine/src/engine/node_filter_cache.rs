@@ -1,0 +1,100 @@
+//! Why nodes rejected the last pods, and the victims that preemption found there.
+//!
+//! Most Filter plugins look at one node only ([`FilterScope::Node`](loadmaster_framework::incremental::FilterScope::Node)). What they found
+//! holds for the next pod with equal keys, except on nodes that changed: a Deployment of pods that preempt others costs the evaluation of all
+//! nodes once.
+
+use std::cell::RefCell;
+
+use loadmaster_framework::preemption::VictimCache;
+use loadmaster_framework::world::WorldChange;
+use loadmaster_framework::{NodeRow, World};
+
+use crate::evaluation_cache::NodeFilterKeys;
+use crate::node_rejections::NodeRejections;
+use crate::queue::ProfileIdx;
+
+/// Number of results that are kept.
+const N_RESULTS_MAX: usize = 8;
+/// With more than one changed row per this many, all nodes are evaluated.
+const ROWS_PER_CHANGE: usize = 4;
+
+/// The pods that share results.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NodeFilterId {
+    pub profile_idx: ProfileIdx,
+    pub keys: NodeFilterKeys,
+    /// Decides which nominated pods count, and which pods may be evicted.
+    pub priority: i32,
+}
+
+/// The last results, the most recently used first.
+#[derive(Default)]
+pub(super) struct NodeFilterCache(Vec<NodeFilterResults>);
+
+/// What Filter plugins and preemption found on every node.
+pub(super) struct NodeFilterResults {
+    id: NodeFilterId,
+    /// Sequence number of the world's changes up to which the results hold.
+    next_change: u64,
+    /// Indexes of plugins whose PreFilter returned Skip.
+    pub skipped: Vec<usize>,
+    pub rejections: NodeRejections,
+    victims: RefCell<VictimCache>,
+}
+
+impl NodeFilterCache {
+    /// Takes the results of these pods, which may be out of date.
+    pub fn take(&mut self, id: &NodeFilterId) -> Option<NodeFilterResults> {
+        let at = self.0.iter().position(|known| known.id == *id)?;
+        Some(self.0.remove(at))
+    }
+
+    pub fn insert(&mut self, results: NodeFilterResults) {
+        self.0.insert(0, results);
+        self.0.truncate(N_RESULTS_MAX);
+    }
+
+    /// The victims found for these pods, if nothing changed since their results were updated.
+    pub fn victims(&self, id: &NodeFilterId, world: &World) -> Option<&RefCell<VictimCache>> {
+        let known = self.0.iter().find(|known| known.id == *id)?;
+        (known.next_change == world.next_change_seq()).then_some(&known.victims)
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl NodeFilterResults {
+    pub fn new(
+        id: NodeFilterId,
+        world: &World,
+        skipped: Vec<usize>,
+        rejections: NodeRejections,
+    ) -> NodeFilterResults {
+        let (next_change, victims) = (world.next_change_seq(), RefCell::default());
+        NodeFilterResults { id, next_change, skipped, rejections, victims }
+    }
+
+    /// The rows that changed since the results were updated, ascending. `None` if these are too many, or nodes were added or deleted.
+    pub fn changed_rows(&self, world: &World) -> Option<Vec<NodeRow>> {
+        let mut rows = Vec::new();
+        for change in world.changes_since(self.next_change)? {
+            match change {
+                WorldChange::Pods(row, _) | WorldChange::Node(row) => rows.push(*row),
+                WorldChange::NodeSet => return None,
+            }
+        }
+        rows.sort_unstable();
+        rows.dedup();
+        (rows.len() <= world.nodes().n_rows() / ROWS_PER_CHANGE).then_some(rows)
+    }
+
+    /// Drops the victims that were found on these nodes: now all results hold.
+    pub fn set_updated(&mut self, world: &World, changed: &[NodeRow]) {
+        let victims = self.victims.get_mut();
+        changed.iter().for_each(|row| victims.forget(*row));
+        self.next_change = world.next_change_seq();
+    }
+}
