@@ -33,6 +33,7 @@ mod explain_details;
 mod gang_actions;
 mod hash_seeds;
 mod hints_with_state;
+mod node_results;
 mod node_values;
 mod nodes_to_score;
 mod nominated_pods;
