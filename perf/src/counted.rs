@@ -94,7 +94,7 @@ impl Counted {
     pub fn prepare(&self) -> Result<Prepared> {
         let Input::Pods { kind, shape, is_rollout } = self.input else {
             let mut cluster = FullCluster::new(N_FULL_NODES)?;
-            (0..self.n_first).try_for_each(|nth| cluster.preempt_without_affinity(nth))?;
+            (0..self.n_first).try_for_each(|_| cluster.preempt())?;
             let pods = self.n_first..self.n_first + self.n_counted;
             return Ok(Prepared(Remaining::Preemption(Box::new(cluster), pods)));
         };
@@ -124,9 +124,7 @@ impl Prepared {
     pub fn run(&mut self) -> Result<()> {
         match &mut self.0 {
             Remaining::Pods(run) => run.run(),
-            Remaining::Preemption(cluster, pods) => {
-                pods.try_for_each(|nth| cluster.preempt_without_affinity(nth))
-            }
+            Remaining::Preemption(cluster, pods) => pods.try_for_each(|_| cluster.preempt()),
         }
     }
 }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use loadmaster_api::{ObjectMeta, ReplicaSet, Service, StatefulSet};
+use loadmaster_engine::EngineEvent;
+use loadmaster_engine::engine::ApiObject;
 use loadmaster_framework::World;
 use loadmaster_sim::cluster_made_pods::{ControllerKind, PodController};
 use loadmaster_stdx::Rng;
@@ -49,31 +51,12 @@ impl PodSource {
         let mut rng = Rng::new(1);
         let mut controllers = Vec::new();
         if shape == Shape::Clustered {
-            // A controller cannot be in more than one namespace.
-            while kind.has_one_template() && manifests.len() < N_NAMESPACES {
-                let label = format!("app-{}", manifests.len());
-                manifests.push(workload::with_app_label(&manifests[0], &label));
+            if kind.has_one_template() {
+                manifests = in_every_namespace(&manifests[0], "app");
             }
-            controllers = manifests
-                .iter()
-                .enumerate()
-                .map(|(n, manifest)| {
-                    let kind = [
-                        ControllerKind::ReplicaSet,
-                        ControllerKind::ReplicaSet,
-                        ControllerKind::StatefulSet,
-                    ][n % 3];
-                    PodController::new(
-                        kind,
-                        &format!("train-{n}"),
-                        clustered_template(manifest, n),
-                        &mut rng,
-                    )
-                })
-                .collect();
-            for controller in &controllers {
-                Change::service(controller)?.apply(world);
-                Change::owner(controller)?.apply(world);
+            controllers = controllers_of("train", &manifests, &mut rng);
+            for change in Change::of_controllers(&controllers)? {
+                change.apply(world);
             }
         }
         Ok(PodSource { kind, shape, manifests, controllers, rng, n_made: 0, n_changes: 0 })
@@ -157,6 +140,24 @@ impl PodSource {
     }
 }
 
+/// The manifest with another label `app` for every namespace: a controller cannot be in more than one.
+pub fn in_every_namespace(manifest: &Value, app: &str) -> Vec<Value> {
+    let other = |n| workload::with_app_label(manifest, &format!("{app}-{n}"));
+    std::iter::once(manifest.clone()).chain((1..N_NAMESPACES).map(other)).collect()
+}
+
+/// The controllers of clustered pods with these manifests.
+pub fn controllers_of(name: &str, manifests: &[Value], rng: &mut Rng) -> Vec<PodController> {
+    let kinds =
+        [ControllerKind::ReplicaSet, ControllerKind::ReplicaSet, ControllerKind::StatefulSet];
+    let manifests = manifests.iter().enumerate();
+    let controllers = manifests.map(|(n, manifest)| {
+        let template = clustered_template(manifest, n);
+        PodController::new(kinds[n % kinds.len()], &format!("{name}-{n}"), template, rng)
+    });
+    controllers.collect()
+}
+
 /// The manifest of a controller's pods before admission.
 fn clustered_template(manifest: &Value, nth: usize) -> Value {
     let mut template = manifest.clone();
@@ -175,6 +176,21 @@ pub enum Change {
 }
 
 impl Change {
+    /// The services and the owners of the controllers' pods are added.
+    pub fn of_controllers(controllers: &[PodController]) -> Result<Vec<Change>> {
+        let changes = controllers.iter().flat_map(|it| [Change::service(it), Change::owner(it)]);
+        changes.collect()
+    }
+
+    /// The object as an event.
+    pub fn into_event(self) -> EngineEvent {
+        EngineEvent::Upsert(match self {
+            Change::Service(object) => ApiObject::Service(Arc::new(object)),
+            Change::ReplicaSet(object) => ApiObject::ReplicaSet(Arc::new(object)),
+            Change::StatefulSet(object) => ApiObject::StatefulSet(Arc::new(object)),
+        })
+    }
+
     /// The service of a controller's pods.
     fn service(controller: &PodController) -> Result<Change> {
         let app = &controller.template()["metadata"]["labels"]["app"];

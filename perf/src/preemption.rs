@@ -9,8 +9,11 @@ use loadmaster_api::{Node, Pod};
 use loadmaster_engine::engine::{ApiObject, CycleResult, DeletedObjectKey};
 use loadmaster_engine::{Effects, EngineEvent, Now};
 use loadmaster_framework::api_calls::{ApiRequest, Verb};
+use loadmaster_sim::cluster_made_pods::PodController;
+use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
+use crate::pod_source::{self, Change, Shape};
 use crate::timed_engine::{self, TimedEngine};
 
 const N_NODES: u32 = 5_000;
@@ -19,37 +22,40 @@ const N_PREEMPTORS: u32 = 500;
 /// More than the longest backoff.
 const BACKOFF: Duration = Duration::from_secs(11);
 
-/// The pods that are evicted, and what else restricts those that evict them.
+/// What restricts the pods that evict others, and what all pods are like.
 struct PreemptionWorkload {
     name: &'static str,
     /// Whether pods of one kind must be on nodes of their own, so that dry runs also change what InterPodAffinity counts.
     anti_affinity: bool,
+    shape: Shape,
 }
 
-const WORKLOADS: [PreemptionWorkload; 2] = [
-    PreemptionWorkload { name: "2 of 4 pods evicted, 5,000 nodes", anti_affinity: false },
-    PreemptionWorkload {
-        name: "2 of 4 pods evicted, required anti-affinity, 5,000 nodes",
-        anti_affinity: true,
-    },
+const PLAIN: &str = "2 of 4 pods evicted, 5,000 nodes";
+const ANTI_AFFINITY: &str = "2 of 4 pods evicted, required anti-affinity, 5,000 nodes";
+const WORKLOADS: [PreemptionWorkload; 4] = [
+    PreemptionWorkload { name: PLAIN, anti_affinity: false, shape: Shape::Bare },
+    PreemptionWorkload { name: PLAIN, anti_affinity: false, shape: Shape::Clustered },
+    PreemptionWorkload { name: ANTI_AFFINITY, anti_affinity: true, shape: Shape::Bare },
+    PreemptionWorkload { name: ANTI_AFFINITY, anti_affinity: true, shape: Shape::Clustered },
 ];
 
 /// Runs all workloads and prints a table.
 pub fn measure() -> Result<()> {
     println!(
-        "| workload | preempting decisions/s | us per decision | us per pod with all events |"
+        "| workload | pods | preempting decisions/s | us per decision | us per pod with all events |"
     );
-    println!("| --- | --- | --- | --- |");
+    println!("| --- | --- | --- | --- | --- |");
     for workload in &WORKLOADS {
-        let mut bench = Bench::new(N_NODES)?;
+        let mut bench = Bench::of_workload(workload, N_NODES)?;
         for nth in 0..N_PREEMPTORS {
-            bench.preempt(workload, nth).with_context(|| format!("pod {nth}"))?;
+            bench.preempt().with_context(|| format!("pod {nth}"))?;
         }
         let n = f64::from(N_PREEMPTORS);
         let (deciding, total) = (bench.deciding.as_secs_f64(), bench.engine.elapsed.as_secs_f64());
         println!(
-            "| {} | {:.0} | {:.0} | {:.0} |",
+            "| {} | {} | {:.0} | {:.0} | {:.0} |",
             workload.name,
+            if workload.shape == Shape::Bare { "bare" } else { "clustered" },
             n / deciding,
             deciding * 1e6 / n,
             total * 1e6 / n
@@ -58,11 +64,49 @@ pub fn measure() -> Result<()> {
     Ok(())
 }
 
+/// Makes pods of one manifest.
+struct Pods {
+    manifest: Value,
+    /// Of clustered pods.
+    controllers: Vec<PodController>,
+    rng: Rng,
+    n_made: u32,
+}
+
+impl Pods {
+    fn new(app: &str, manifest: Value, shape: Shape) -> Pods {
+        let mut rng = Rng::new(1);
+        let controllers = match shape {
+            Shape::Bare => Vec::new(),
+            Shape::Clustered => {
+                let manifests = pod_source::in_every_namespace(&manifest, app);
+                pod_source::controllers_of(app, &manifests, &mut rng)
+            }
+        };
+        Pods { manifest, controllers, rng, n_made: 0 }
+    }
+
+    fn next_pod(&mut self) -> Value {
+        self.n_made += 1;
+        if !self.controllers.is_empty() {
+            let nth = self.rng.below(self.controllers.len() as u64) as usize;
+            return self.controllers[nth].create_pod(&mut self.rng);
+        }
+        let mut pod = self.manifest.clone();
+        let name = format!("{}-{}", text(&pod["metadata"]["labels"]["app"]), self.n_made);
+        pod["metadata"]["uid"] = format!("uid-{name}").into();
+        pod["metadata"]["name"] = name.into();
+        pod
+    }
+}
+
 /// A cluster in which preemption is needed.
 pub(crate) struct Bench {
     /// Measured since the cluster was added.
     engine: TimedEngine,
     now: Duration,
+    /// The pods that preempt others.
+    preemptors: Pods,
     /// Time in the engine from the event of a pod to the end of the scheduling cycle in which it preempts.
     deciding: Duration,
     /// The node to which the last pod was bound.
@@ -71,12 +115,22 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// With this many full nodes.
+    /// With this many full nodes, and bare pods without anti-affinity.
     pub(crate) fn new(n_nodes: u32) -> Result<Bench> {
+        Bench::of_workload(&WORKLOADS[0], n_nodes)
+    }
+
+    fn of_workload(workload: &PreemptionWorkload, n_nodes: u32) -> Result<Bench> {
         let registry = loadmaster_plugins::in_tree_registry();
+        let mut low = Pods::new("low", manifest("low", 0, "1"), workload.shape);
+        let mut high = manifest("high", 1_000, "2");
+        if workload.anti_affinity {
+            high = with_anti_affinity(high);
+        }
         let mut bench = Bench {
             engine: TimedEngine::new(&registry, json!({}))?,
             now: Duration::ZERO,
+            preemptors: Pods::new("high", high, workload.shape),
             deciding: Duration::ZERO,
             bound_to: None,
             n_evicted: 0,
@@ -84,6 +138,11 @@ impl Bench {
         for kind in bench.engine.watched_kinds.clone() {
             let (group, resource) = (kind.group, kind.resource);
             bench.apply(EngineEvent::Synced { group, resource, has_synced: true })?;
+        }
+        let mut changes = Change::of_controllers(&low.controllers)?;
+        changes.append(&mut Change::of_controllers(&bench.preemptors.controllers)?);
+        for change in changes {
+            bench.apply(change.into_event())?;
         }
         for i in 0..n_nodes {
             let name = format!("node-{i}");
@@ -93,8 +152,8 @@ impl Bench {
             let node = json!({"metadata": {"name": name, "labels": labels}, "status": {"allocatable": amounts}});
             let node: Node = serde_json::from_value(node)?;
             bench.apply(EngineEvent::Upsert(ApiObject::Node(Arc::new(node))))?;
-            for at in 0..PODS_PER_NODE {
-                let mut low = pod(&format!("low-{i}-{at}"), "low", 0, "1");
+            for _ in 0..PODS_PER_NODE {
+                let mut low = low.next_pod();
                 low["spec"]["nodeName"] = name.as_str().into();
                 bench.add_pod(&low)?;
             }
@@ -109,14 +168,8 @@ impl Bench {
     }
 
     /// Adds a pod that preempts, and lets everything that follows happen until it is on its node.
-    fn preempt(&mut self, workload: &PreemptionWorkload, nth: u32) -> Result<()> {
-        let mut high = pod(&format!("high-{nth}"), "high", 1_000, "2");
-        if workload.anti_affinity {
-            let selector = json!({"matchLabels": {"app": "high"}});
-            let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": selector});
-            high["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
-                json!([term]);
-        }
+    pub(crate) fn preempt(&mut self) -> Result<()> {
+        let mut high = self.preemptors.next_pod();
         let (n_evicted, before) = (self.n_evicted, self.engine.elapsed);
         self.add_pod(&high)?;
         self.cycle(true, before)?;
@@ -129,11 +182,6 @@ impl Bench {
         let node = self.bound_to.take().context("the pod is not bound")?;
         high["spec"]["nodeName"] = node.into();
         self.add_pod(&high)
-    }
-
-    /// As [`Bench::preempt`], for pods without anti-affinity.
-    pub(crate) fn preempt_without_affinity(&mut self, nth: u32) -> Result<()> {
-        self.preempt(&WORKLOADS[0], nth)
     }
 
     fn cycle(&mut self, is_measured: bool, before: Duration) -> Result<()> {
@@ -182,13 +230,26 @@ impl Bench {
     }
 }
 
-fn pod(name: &str, app: &str, priority: i32, cpu: &str) -> Value {
+/// The manifest of bare pods, or of a controller's.
+fn manifest(app: &str, priority: i32, cpu: &str) -> Value {
     let resources = json!({"requests": {"cpu": cpu, "memory": "100Mi"}});
     json!({
-        "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"), "labels": {"app": app},
+        "metadata": {"namespace": "default", "labels": {"app": app},
             "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": app, "uid": format!("uid-{app}"), "controller": true}]},
         "spec": {"schedulerName": "default-scheduler", "priority": priority,
             "containers": [{"name": "main", "image": "app:v1", "resources": resources}]},
         "status": {"phase": "Pending"},
     })
+}
+
+fn with_anti_affinity(mut manifest: Value) -> Value {
+    let selector = json!({"matchLabels": {"app": manifest["metadata"]["labels"]["app"]}});
+    let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": selector});
+    manifest["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+        json!([term]);
+    manifest
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
 }

@@ -31,15 +31,22 @@ impl PreFilterState {
     fn new(pod: &PodTemplate, world: &World) -> PreFilterState {
         let has_own = !pod.required_affinity.is_empty() || !pod.required_anti_affinity.is_empty();
         let mut all = PreFilterState::default();
-        // Most pods share their template with others.
+        // Most pods share their template with others, often with their neighbors.
         let mut matching: Map<TemplateId, bool> = Map::default();
+        let mut last: Option<(&Arc<PodTemplate>, bool)> = None;
         for node in world.node_infos() {
             let labels = node.labels();
             if has_own {
                 for other in node.pods() {
                     let (template, cluster) = (&other.template, world.cluster_objects());
-                    let matches = || any_own_term_matches(pod, template, cluster);
-                    if *matching.entry(template.id).or_insert_with(matches) {
+                    let matches = match last {
+                        Some((known, matches)) if Arc::ptr_eq(known, template) => matches,
+                        _ => *matching
+                            .entry(template.id)
+                            .or_insert_with(|| any_own_term_matches(pod, template, cluster)),
+                    };
+                    last = Some((template, matches));
+                    if matches {
                         all.update_with_own_terms(pod, template, cluster, labels, 1);
                     }
                 }
