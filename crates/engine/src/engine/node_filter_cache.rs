@@ -14,8 +14,12 @@ use crate::evaluation_cache::NodeFilterKeys;
 use crate::node_rejections::NodeRejections;
 use crate::queue::ProfileIdx;
 
-/// Number of results that are kept.
-const N_RESULTS_MAX: usize = 8;
+/// Number of rows in all results together; about 150 bytes each if pods preempt others, else four.
+const N_ROWS_MAX: usize = 1 << 18;
+/// But at least so many results are kept.
+const N_RESULTS_MIN: usize = 4;
+/// And at most so many.
+const N_RESULTS_MAX: usize = 64;
 /// With more than one changed row per this many, all nodes are evaluated.
 const ROWS_PER_CHANGE: usize = 4;
 
@@ -50,9 +54,10 @@ impl NodeFilterCache {
         Some(self.0.remove(at))
     }
 
-    pub fn insert(&mut self, results: NodeFilterResults) {
+    pub fn insert(&mut self, world: &World, results: NodeFilterResults) {
+        let n_max = N_ROWS_MAX / world.nodes().n_rows().max(1);
         self.0.insert(0, results);
-        self.0.truncate(N_RESULTS_MAX);
+        self.0.truncate(n_max.clamp(N_RESULTS_MIN, N_RESULTS_MAX));
     }
 
     /// The victims found for these pods, if nothing changed since their results were updated.

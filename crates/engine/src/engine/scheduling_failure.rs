@@ -156,7 +156,7 @@ impl Engine {
             diagnosis: Diagnosis::of_rejections(profile, world, &known.rejections),
             reasons: Arc::new(RejectionSummary::from_rejections(world, &known.rejections)),
         };
-        self.node_filter_cache.insert(known);
+        self.node_filter_cache.insert(&self.world, known);
         Some(attempt)
     }
 
@@ -187,7 +187,7 @@ impl Engine {
         if let (Some(id), Some(rejections)) = (&node_filter_id, rejections) {
             let results =
                 NodeFilterResults::new(id.clone(), &self.world, skipped.clone(), rejections);
-            self.node_filter_cache.insert(results);
+            self.node_filter_cache.insert(&self.world, results);
         }
         let reasons = Arc::new(reasons);
         UnschedulableAttempt { cycle, skipped, node_filter_id, diagnosis, reasons }

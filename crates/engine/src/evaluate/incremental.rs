@@ -267,11 +267,12 @@ impl Evaluator {
         parts.all(|part| part.enter(ExtensionPoint::PreFilter).accepts_pod(cx, pod))
     }
 
-    /// The plugins whose Filter may reject nodes, if none of them looks at more than the key, one node and its pods, and PreFilter excludes
-    /// no nodes.
+    /// The plugins whose Filter may reject nodes, if none of them looks at more than the key, one node and its pods, and PreFilter neither
+    /// rejects pods nor excludes nodes.
     pub fn node_filters(&self) -> Option<Vec<usize>> {
         if !self.per_node_plugins.is_empty()
             || self.rejected.is_some()
+            || self.depends_on_pod()
             || self.pre_filter_excludes_nodes()
         {
             return None;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loadmaster_api::Labels;
+use loadmaster_api::{Labels, Str};
 use loadmaster_framework::cluster_objects::ClusterObjects;
 use loadmaster_framework::template::{AffinityTerm, TemplateId};
 use loadmaster_framework::{
@@ -41,6 +41,7 @@ impl PreFilterState {
                     let (template, cluster) = (&other.template, world.cluster_objects());
                     let matches = match last {
                         Some((known, matches)) if Arc::ptr_eq(known, template) => matches,
+                        _ if !selects_namespace(pod, &template.namespace) => false,
                         _ => *matching
                             .entry(template.id)
                             .or_insert_with(|| any_own_term_matches(pod, template, cluster)),
@@ -152,6 +153,12 @@ impl PreFilterState {
     pub(super) fn satisfies_existing_anti_affinity(&self, labels: &Labels) -> bool {
         self.existing_anti_affinity_counts.of_node(labels).all(|n| n <= 0)
     }
+}
+
+/// Whether a required term of the incoming pod may match existing pods of this namespace.
+fn selects_namespace(pod: &PodTemplate, namespace: &Str) -> bool {
+    let mut terms = pod.required_affinity.iter().chain(&pod.required_anti_affinity);
+    terms.any(|it| !it.namespace_selector.is_nothing() || it.namespaces.contains(namespace))
 }
 
 /// Whether a required term of the incoming pod matches an existing pod.
