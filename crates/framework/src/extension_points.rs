@@ -88,6 +88,20 @@ pub trait PreFilter: Send + Sync {
 pub trait Filter: Send + Sync {
     /// `Err` rejects the node.
     fn filter(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection>;
+
+    /// Whether the node passes: the same without the reasons, which are needed only if the pod fits on no node. A plugin without an
+    /// incremental form, which is called for every node of every decision, may implement it if its reasons take time to make.
+    ///
+    /// # Errors
+    ///
+    /// When the plugin fails.
+    fn is_feasible(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<bool, Failure> {
+        match self.filter(cx, pod, node) {
+            Ok(()) => Ok(true),
+            Err(Rejection::Failed(failure)) => Err(failure),
+            Err(_) => Ok(false),
+        }
+    }
 }
 
 /// Runs a profile's Filter plugins on a node whose pods a dry run changed (part of upstream's `PluginsRunner`). The engine

@@ -19,6 +19,7 @@ pub struct NodeInfo<'a> {
 
 impl<'a> NodeInfo<'a> {
     /// The node in a row; `None` for a free row.
+    #[inline]
     pub fn new(table: &'a NodeTable, row: NodeRow) -> Option<NodeInfo<'a>> {
         Some(NodeInfo { table, entry: table.entry(row)?, row })
     }
@@ -39,6 +40,7 @@ impl<'a> NodeInfo<'a> {
     }
 
     /// Its labels.
+    #[inline]
     pub fn labels(&self) -> &'a Labels {
         &self.entry.labels
     }

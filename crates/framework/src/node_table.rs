@@ -217,6 +217,7 @@ impl NodeTable {
         self.images.get(name)
     }
 
+    #[inline]
     pub(crate) fn entry(&self, row: NodeRow) -> Option<&Entry> {
         self.entries.get(row.index())?.as_ref()
     }

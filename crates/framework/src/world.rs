@@ -122,6 +122,7 @@ impl World {
     }
 
     /// A node with its pods; `None` for a free row.
+    #[inline]
     pub fn node(&self, row: NodeRow) -> Option<NodeInfo<'_>> {
         NodeInfo::new(&self.nodes, row)
     }

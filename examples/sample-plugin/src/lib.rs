@@ -55,11 +55,13 @@ struct SamplePlugin {
     workload: String,
     /// Built once, because Filter may reject thousands of nodes per pod.
     reason: Str,
+    /// Whether the pod is restricted: written by PreFilter, once per pod, and read by Filter for every node.
+    restricted: CycleStateSlot<bool>,
 }
 
 fn build(points: &mut ExtensionPoints, given: &Value) -> Result<(), PluginError> {
     let args: Args = plugin_args::decode_plugin_args(NAME, given)?;
-    let plugin = Arc::new(SamplePlugin::new(&args));
+    let plugin = Arc::new(SamplePlugin::new(&args, points.cycle_state_slot()));
     points.pre_filter = Some(plugin.clone());
     points.filter = Some(plugin.clone());
     points.pre_bind = Some(plugin);
@@ -70,35 +72,45 @@ fn build(points: &mut ExtensionPoints, given: &Value) -> Result<(), PluginError>
 }
 
 impl SamplePlugin {
-    fn new(args: &Args) -> SamplePlugin {
+    fn new(args: &Args, restricted: CycleStateSlot<bool>) -> SamplePlugin {
         let (key, value) = args.node_label.rsplit_once('/').unwrap_or((&args.node_label, ""));
         let workload = args.workload_name.clone();
         let reason = Str::from(format!("node(s) didn't have {key}={value} for {workload}"));
-        SamplePlugin { key: key.to_owned(), value: value.to_owned(), workload, reason }
+        SamplePlugin { key: key.to_owned(), value: value.to_owned(), workload, reason, restricted }
     }
 
     fn is_restricted(&self, pod: &PodInfo) -> bool {
         !self.key.is_empty() && !self.workload.is_empty() && pod.name.contains(&self.workload)
     }
 
-    fn check(&self, node: NodeInfo<'_>) -> Result<(), Rejection> {
-        if node.labels().get(&self.key).is_some_and(|value| *value == self.value.as_str()) {
-            return Ok(());
-        }
-        Err(Rejection::unresolvable(self.reason.clone()))
+    fn has_label(&self, node: NodeInfo<'_>) -> bool {
+        node.labels().get(&self.key).is_some_and(|value| *value == self.value.as_str())
+    }
+
+    fn rejection(&self) -> Rejection {
+        Rejection::unresolvable(self.reason.clone())
     }
 }
 
 impl PreFilter for SamplePlugin {
-    fn pre_filter(&self, _: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
-        Ok(if self.is_restricted(pod) { PreFilterResult::All } else { PreFilterResult::Skip })
+    fn pre_filter(&self, cx: SerialCx<'_>, pod: &PodInfo) -> Result<PreFilterResult, Rejection> {
+        if !self.is_restricted(pod) {
+            return Ok(PreFilterResult::Skip);
+        }
+        cx.cycle.set(self.restricted, true);
+        Ok(PreFilterResult::All)
     }
 }
 
 impl Filter for SamplePlugin {
-    fn filter(&self, _: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection> {
-        // Also if the configuration enables Filter without PreFilter.
-        if self.is_restricted(pod) { self.check(node) } else { Ok(()) }
+    fn filter(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection> {
+        if self.is_feasible(cx, pod, node)? { Ok(()) } else { Err(self.rejection()) }
+    }
+
+    fn is_feasible(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<bool, Failure> {
+        // The configuration may enable Filter without PreFilter.
+        let written = cx.cycle.get(self.restricted).copied();
+        Ok(!written.unwrap_or_else(|| self.is_restricted(pod)) || self.has_label(node))
     }
 }
 
@@ -117,9 +129,9 @@ impl PreBind for SamplePlugin {
         _: PluginStepInput<'_>,
     ) -> PluginStep<()> {
         let node = cx.world.nodes().row(node).and_then(|row| cx.world.node(row));
-        match node.map(|node| self.check(node)) {
-            Some(Ok(())) => PluginStep::Done(()),
-            Some(Err(rejection)) => PluginStep::Fail(rejection),
+        match node.map(|node| self.has_label(node)) {
+            Some(true) => PluginStep::Done(()),
+            Some(false) => PluginStep::Fail(self.rejection()),
             None => PluginStep::Fail(Failure::new("node not found").into()),
         }
     }
@@ -177,7 +189,7 @@ mod tests {
     fn a_removed_label_fails_pre_bind() -> Result<(), PluginTestBenchError> {
         let mut bench = bench()?;
         let args = Args { node_label: "pool/gold".into(), workload_name: "train".into() };
-        let plugin = SamplePlugin::new(&args);
+        let plugin = SamplePlugin::new(&args, ExtensionPoints::default().cycle_state_slot());
         let pod = Arc::new(bench.parse_pod(json!({"metadata": {"name": "train-7"}}))?);
         let (mut cycle, mut states) = (CycleState::default(), PluginStates::default());
         let mut bind = |node: &str| {

@@ -115,8 +115,7 @@ pub(crate) fn run_each_filter<'p>(
         if let Err(rejection) = result {
             let rejection = match rejection {
                 Rejection::Failed(failure) => {
-                    let text = format!("running {:?} filter plugin: {failure}", member.name);
-                    Rejection::Failed(Failure::new(text))
+                    Rejection::Failed(filter_failure(member.name, &failure))
                 }
                 other => other,
             };
@@ -124,6 +123,11 @@ pub(crate) fn run_each_filter<'p>(
         }
     }
     Ok(())
+}
+
+/// The failure of the attempt when a Filter plugin fails.
+pub(crate) fn filter_failure(plugin: &str, failure: &Failure) -> Failure {
+    Failure::new(format!("running {plugin:?} filter plugin: {failure}"))
 }
 
 impl FilterRunner for ProfileFilters<'_> {

@@ -8,7 +8,7 @@ use crate::incremental::{
 use crate::node_info::NodeInfo;
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
-use crate::result::{PreFilterResult, PreScoreResult, Rejection};
+use crate::result::{Failure, PreFilterResult, PreScoreResult, Rejection};
 use crate::state::CycleState;
 use crate::topology_counter::TopologyCounterId;
 use crate::world::World;
@@ -116,7 +116,9 @@ impl PluginTestBench {
                     Err(Rejection::unresolvable("not in the PreFilter result"))
                 }
                 (Ok(PreFilterResult::Skip), _) | (_, None) => Ok(()),
-                (_, Some(filter)) => filter.filter(cx, pod, node),
+                (_, Some(filter)) => {
+                    compared(filter.filter(cx, pod, node), &filter.is_feasible(cx, pod, node))
+                }
             };
             if result.is_ok() {
                 feasible.push(node);
@@ -133,7 +135,7 @@ impl PluginTestBench {
         pod: &PodInfo,
         feasible: &[NodeInfo<'_>],
     ) -> BenchResult<Option<Vec<NodeScore>>> {
-        let failed = |failure: crate::result::Failure| PluginTestBenchError(failure.to_string());
+        let failed = |failure: Failure| PluginTestBenchError(failure.to_string());
         if let Some(point) = &self.points.pre_score {
             let mut states = self.states.clone();
             let cx = SerialCx { world: &self.world, cycle, states: &mut states };
@@ -300,4 +302,21 @@ pub(super) fn compare(
         }
     }
     Ok(())
+}
+
+/// The result of Filter; a failure that says so if `is_feasible` returned another one.
+fn compared(
+    filtered: Result<(), Rejection>,
+    is_feasible: &Result<bool, Failure>,
+) -> Result<(), Rejection> {
+    let is_equal = match (&filtered, is_feasible) {
+        (Err(Rejection::Failed(failure)), Err(other)) => failure == other,
+        (Err(Rejection::Failed(_)), Ok(_)) | (_, Err(_)) => false,
+        (filtered, Ok(is_feasible)) => filtered.is_ok() == *is_feasible,
+    };
+    if is_equal {
+        return filtered;
+    }
+    let text = format!("filter returned {filtered:?}, and is_feasible {is_feasible:?}");
+    Err(Failure::new(text).into())
 }
