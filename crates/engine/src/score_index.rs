@@ -102,8 +102,10 @@ impl ScoreIndex {
             return false;
         }
         if let (Some(counted), Some(index)) = (&mut self.counted, &shared.index) {
-            let Some(changes) = cx.world.changes_since(self.cursor) else { return false };
-            counted.apply(evaluator, index, cx, changes);
+            let changes = cx.world.changes_since(self.cursor);
+            let in_index = index.changes_since(self.cursor);
+            let (Some(changes), Some(in_index)) = (changes, in_index) else { return false };
+            counted.apply(evaluator, index, cx, changes.iter().zip(in_index));
         }
         self.cursor = cx.world.next_change_seq();
         true

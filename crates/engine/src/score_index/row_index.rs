@@ -10,6 +10,52 @@ use crate::evaluate::row_results::{RowResults, weighted_sum};
 use crate::evaluate::score_buckets::ScoreBuckets;
 use crate::guard::ExtensionPoint;
 
+/// Not many more changes than this are remembered, nor than two per row.
+const REMEMBERED_MAX: usize = 1 << 15;
+
+/// What a change of the world changed in an index.
+#[derive(Clone, Copy)]
+pub(super) struct RowChange {
+    pub changed: Changed,
+    /// The bucket of the row before and after it, or [`NO_BUCKET`].
+    pub from: u32,
+    pub to: u32,
+}
+
+/// What changed of a row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Changed {
+    Nothing,
+    /// Only its score.
+    Score,
+    /// Its class, or whether it has one.
+    Class,
+}
+
+/// Stored for a row that is in no bucket.
+pub(super) const NO_BUCKET: u32 = u32::MAX;
+
+impl RowChange {
+    const NOTHING: RowChange =
+        RowChange { changed: Changed::Nothing, from: NO_BUCKET, to: NO_BUCKET };
+
+    /// The change of a row that had this bucket, class and score before and has that one after it.
+    fn new(
+        before: Option<(u32, u32, i64)>,
+        after: Option<(u32, u32, i64)>,
+        is_same_class: bool,
+    ) -> RowChange {
+        let score = |place: Option<(u32, u32, i64)>| place.map(|(_, _, score)| score);
+        let number = |place: Option<(u32, u32, i64)>| place.map_or(NO_BUCKET, |(bucket, ..)| bucket);
+        let changed = match (is_same_class, score(before) == score(after)) {
+            (false, _) => Changed::Class,
+            (true, false) => Changed::Score,
+            (true, true) => Changed::Nothing,
+        };
+        RowChange { changed, from: number(before), to: number(after) }
+    }
+}
+
 /// Feasible rows by class and row-local score, updated from the world's change log.
 ///
 /// Pods of many Services differ only in which pods their spread constraints count. Each has classes of its own, but on most nodes there is
@@ -28,6 +74,8 @@ pub(crate) struct RowIndex {
     pod_scores: Result<(), ScoreOutOfRange>,
     /// Sequence number of the first change that is not applied yet.
     cursor: u64,
+    /// What the last changes changed, for combinations with rows of their own. The last of them is the one before `cursor`.
+    remembered: Vec<RowChange>,
     key: ClassKey,
     /// Number of times that a row was added, was removed, or changed its class.
     pub(super) n_class_changes: u64,
@@ -44,6 +92,7 @@ impl RowIndex {
             node_scores: Ok(()),
             pod_scores: results.in_range(),
             cursor: cx.world.next_change_seq(),
+            remembered: Vec::new(),
             key: ClassKey::new(),
             n_class_changes: 0,
         };
@@ -86,18 +135,41 @@ impl RowIndex {
             self.grow(evaluator, n_rows);
         }
         self.pod_scores = results.in_range();
+        let remembers = evaluator.counts_pods();
+        if !remembers {
+            self.remembered.clear();
+        } else if self.remembered.len() > REMEMBERED_MAX.min(2 * n_rows) {
+            self.remembered.drain(..self.remembered.len() / 2);
+        }
         for change in changes {
-            match *change {
-                WorldChange::Pods(row, counters) => {
-                    self.update_pods(evaluator, results, cx, row, counters);
-                }
-                WorldChange::Node(row) => self.update_node(evaluator, results, cx, row),
+            let (row, counters) = match *change {
+                WorldChange::Pods(row, counters) => (row, Some(counters)),
+                WorldChange::Node(row) => (row, None),
                 WorldChange::NodeSet if evaluator.depends_on_node_set() => return false,
-                WorldChange::NodeSet => {}
+                WorldChange::NodeSet => {
+                    self.remembered.extend(remembers.then_some(RowChange::NOTHING));
+                    continue;
+                }
+            };
+            let before = remembers.then(|| (self.buckets.bucket(row), self.n_class_changes));
+            match counters {
+                Some(counters) => self.update_pods(evaluator, results, cx, row, counters),
+                None => self.update_node(evaluator, results, cx, row),
             }
+            let change = before.map(|(before, n_class_changes)| {
+                let same_class = self.n_class_changes == n_class_changes;
+                RowChange::new(before, self.buckets.bucket(row), same_class)
+            });
+            self.remembered.extend(change);
         }
         self.cursor = cx.world.next_change_seq();
         true
+    }
+
+    /// What the changes of the world since this one changed; `None` if that is not remembered.
+    pub(super) fn changes_since(&self, then: u64) -> Option<&[RowChange]> {
+        let n = usize::try_from(self.cursor.checked_sub(then)?).ok()?;
+        self.remembered.get(self.remembered.len().checked_sub(n)?..)
     }
 
     /// Updates a row whose node was added, updated or deleted.
