@@ -103,9 +103,9 @@ impl ScoreIndex {
         }
         if let (Some(counted), Some(index)) = (&mut self.counted, &shared.index) {
             let changes = cx.world.changes_since(self.cursor);
-            let in_index = index.changes_since(self.cursor);
-            let (Some(changes), Some(in_index)) = (changes, in_index) else { return false };
-            counted.apply(evaluator, index, cx, changes.iter().zip(in_index));
+            let moves = index.moves_since(self.cursor);
+            let (Some(changes), Some(moves)) = (changes, moves) else { return false };
+            counted.apply(evaluator, index, cx, changes, moves);
         }
         self.cursor = cx.world.next_change_seq();
         true
@@ -139,9 +139,8 @@ impl<'a> IndexedRows<'a> {
     ) -> Result<Decision, ScoreOutOfRange> {
         self.evaluate_classes(cx)?;
         let picked = score_buckets::best(self.top_buckets()).and_then(|best| {
-            let counted = self.own.counted.as_ref();
-            let is_hidden = |row| counted.is_some_and(|counted| counted.buckets.contains(row));
-            let row = score_buckets::pick_best_row(self.top_buckets(), best, is_hidden, rng)?;
+            let is_member = |bucket: &TopBucket<'_>, row| self.is_member(bucket, row);
+            let row = score_buckets::pick_best_row(self.top_buckets(), best, is_member, rng)?;
             Some(Decision::Selected { row, total: best.total, n_ties: best.n_ties })
         });
         Ok(picked.unwrap_or(Decision::Unschedulable))
@@ -182,7 +181,7 @@ impl<'a> IndexedRows<'a> {
         self.index.in_range()?;
         let table = match &mut self.own.counted {
             Some(counted) => {
-                counted.combine_classes(self.index);
+                counted.combine_classes(self.index, self.evaluator.class_key_len());
                 &mut counted.all_classes
             }
             None => &mut self.index.table,
@@ -197,13 +196,24 @@ impl<'a> IndexedRows<'a> {
     }
 
     fn top_buckets(&self) -> impl Iterator<Item = TopBucket<'_>> {
-        let table = self.classes();
         let counted = self.own.counted.as_ref();
-        let n_hidden = counted.map_or(&[][..], |counted| &counted.n_by_bucket);
-        let first_own = self.index.table.len();
+        let n_hidden = move |class, score| counted.map_or(0, |it| it.n_hidden(class, score));
+        let stride = self.evaluator.class_key_len();
         let own = counted.into_iter();
-        let own = own.flat_map(move |counted| counted.buckets.top_buckets(table, first_own, &[]));
-        self.index.buckets.top_buckets(table, 0, n_hidden).chain(own)
+        let own = own.flat_map(move |counted| counted.top_buckets(self.index, stride));
+        self.index.buckets.top_buckets(self.classes(), n_hidden).chain(own)
+    }
+
+    /// Whether a row that is in the list of a bucket belongs to it.
+    fn is_member(&self, bucket: &TopBucket<'_>, row: NodeRow) -> bool {
+        let own = self.own.counted.as_ref().and_then(|counted| counted.class(row));
+        match bucket.counted {
+            None => own.is_none(),
+            Some((class, score)) => {
+                let has_score = || self.index.class_and_score(row).is_some_and(|it| it.1 == score);
+                own == Some(class) && has_score()
+            }
+        }
     }
 
     fn feasible_rows(&self) -> impl Iterator<Item = (NodeRow, i64)> + '_ {
@@ -211,8 +221,8 @@ impl<'a> IndexedRows<'a> {
         let counted = self.own.counted.as_ref();
         let first_own = self.index.table.len();
         self.index.buckets.rows().filter_map(move |(row, class, score)| {
-            let own = counted.and_then(|counted| counted.buckets.class_and_score(row));
-            let class = own.map_or(class as usize, |(own, _)| first_own + own as usize);
+            let own = counted.and_then(|counted| counted.class(row));
+            let class = own.map_or(class as usize, |own| first_own + own as usize);
             table.feasible[class].then(|| (row, score + table.offsets[class]))
         })
     }

@@ -5,7 +5,6 @@ use loadmaster_framework::NodeRow;
 use loadmaster_stdx::Rng;
 
 use super::incremental::ClassTable;
-use super::row_map::RowMap;
 
 /// Where a row is: 8 bytes, because a decision reads this of every changed row, and it is in no cache.
 #[derive(Clone, Copy)]
@@ -23,56 +22,6 @@ impl BucketPosition {
     }
 }
 
-/// Stores where each row is.
-pub(crate) trait RowPositions: Default {
-    /// [`BucketPosition::NONE`] if the row is in no bucket.
-    fn get(&self, row: NodeRow) -> BucketPosition;
-    fn set(&mut self, row: NodeRow, position: BucketPosition);
-    fn take(&mut self, row: NodeRow) -> BucketPosition;
-}
-
-/// For buckets that contain most rows. The table must have been grown to the number of rows.
-#[derive(Default)]
-pub(crate) struct AllRows(Vec<BucketPosition>);
-
-impl RowPositions for AllRows {
-    #[inline]
-    fn get(&self, row: NodeRow) -> BucketPosition {
-        self.0[row.index()]
-    }
-
-    #[inline]
-    fn set(&mut self, row: NodeRow, position: BucketPosition) {
-        self.0[row.index()] = position;
-    }
-
-    #[inline]
-    fn take(&mut self, row: NodeRow) -> BucketPosition {
-        std::mem::replace(&mut self.0[row.index()], BucketPosition::NONE)
-    }
-}
-
-/// For buckets that contain few rows.
-impl RowPositions for RowMap<BucketPosition> {
-    #[inline]
-    fn get(&self, row: NodeRow) -> BucketPosition {
-        RowMap::get(self, row).copied().unwrap_or(BucketPosition::NONE)
-    }
-
-    #[inline]
-    fn set(&mut self, row: NodeRow, position: BucketPosition) {
-        match self.get_mut(row) {
-            Some(known) => *known = position,
-            None => self.insert(row, position),
-        }
-    }
-
-    #[inline]
-    fn take(&mut self, row: NodeRow) -> BucketPosition {
-        self.remove(row).unwrap_or(BucketPosition::NONE)
-    }
-}
-
 /// The rows of one class with one score.
 struct Bucket {
     class: u32,
@@ -82,8 +31,9 @@ struct Bucket {
 
 /// Rows by class and score.
 #[derive(Default)]
-pub(crate) struct ScoreBuckets<P = AllRows> {
-    of_row: P,
+pub(crate) struct ScoreBuckets {
+    /// By row; the table must have been grown to the number of rows.
+    of_row: Vec<BucketPosition>,
     buckets: Vec<Bucket>,
     /// Empty buckets; they keep their memory.
     free: Vec<u32>,
@@ -102,45 +52,49 @@ pub(crate) struct BestScore {
 /// The rows of a class with the highest score.
 pub(crate) struct TopBucket<'a> {
     pub total: i64,
-    rows: &'a [NodeRow],
-    /// Number of these rows that are left out.
-    n_hidden: u32,
+    /// Some of these rows may belong to no or another bucket.
+    pub rows: &'a [NodeRow],
+    /// Number of the rows that belong to this one; at least 1.
+    pub n: u64,
+    /// The class and score of its rows, if these are counted rows.
+    pub counted: Option<(u32, i64)>,
 }
 
 impl TopBucket<'_> {
-    fn n_visible(&self) -> u64 {
-        self.rows.len() as u64 - u64::from(self.n_hidden)
-    }
-
-    /// One of the rows that are not left out; `nth` is a random number below their number.
+    /// One of its rows; `nth` is a random number below their number.
     fn pick(
         &self,
         nth: u64,
-        is_hidden: impl Fn(NodeRow) -> bool,
+        is_member: impl Fn(NodeRow) -> bool,
         rng: &mut Rng,
     ) -> Option<NodeRow> {
-        if self.n_hidden == 0 {
+        if self.n == self.rows.len() as u64 {
             return self.rows.get(nth as usize).copied();
         }
-        // A few attempts find one unless nearly all are left out.
-        for _ in 0..PICK_ATTEMPTS.min(self.rows.len()) {
-            let row = *rng.pick(self.rows);
-            if !is_hidden(row) {
-                return Some(row);
+        // If many of the rows belong to it, a few attempts find one.
+        if self.n * ROWS_PER_MEMBER_MAX >= self.rows.len() as u64 {
+            for _ in 0..PICK_ATTEMPTS {
+                let row = *rng.pick(self.rows);
+                if is_member(row) {
+                    return Some(row);
+                }
             }
         }
-        self.rows.iter().copied().filter(|row| !is_hidden(*row)).nth(nth as usize)
+        self.rows.iter().copied().filter(|row| is_member(*row)).nth(nth as usize)
     }
 }
 
-/// After so many attempts to find a visible row, the visible rows are counted.
+/// After so many attempts to find a row that belongs to a bucket, these are counted.
 const PICK_ATTEMPTS: usize = 256;
+
+/// They are counted at once if they are fewer than one in this many.
+const ROWS_PER_MEMBER_MAX: u64 = 32;
 
 /// The highest total of these buckets.
 pub(crate) fn best<'a>(buckets: impl Iterator<Item = TopBucket<'a>>) -> Option<BestScore> {
     let mut best: Option<BestScore> = None;
     for bucket in buckets {
-        let (total, n_ties) = (bucket.total, bucket.n_visible());
+        let (total, n_ties) = (bucket.total, bucket.n);
         match &mut best {
             Some(known) if known.total > total => {}
             Some(known) if known.total == total => known.n_ties += n_ties,
@@ -154,15 +108,15 @@ pub(crate) fn best<'a>(buckets: impl Iterator<Item = TopBucket<'a>>) -> Option<B
 pub(crate) fn pick_best_row<'a>(
     buckets: impl Iterator<Item = TopBucket<'a>>,
     best: BestScore,
-    is_hidden: impl Fn(NodeRow) -> bool,
+    is_member: impl Fn(&TopBucket<'a>, NodeRow) -> bool,
     rng: &mut Rng,
 ) -> Option<NodeRow> {
     let mut nth = rng.below(best.n_ties);
     for bucket in buckets.filter(|bucket| bucket.total == best.total) {
-        if nth < bucket.n_visible() {
-            return bucket.pick(nth, is_hidden, rng);
+        if nth < bucket.n {
+            return bucket.pick(nth, |row| is_member(&bucket, row), rng);
         }
-        nth -= bucket.n_visible();
+        nth -= bucket.n;
     }
     None
 }
@@ -170,39 +124,22 @@ pub(crate) fn pick_best_row<'a>(
 impl ScoreBuckets {
     /// Grows the tables to `n_rows` rows.
     pub fn grow(&mut self, n_rows: usize) {
-        if self.of_row.0.len() < n_rows {
-            self.of_row.0.resize(n_rows, BucketPosition::NONE);
+        if self.of_row.len() < n_rows {
+            self.of_row.resize(n_rows, BucketPosition::NONE);
         }
     }
 
     /// Every row in a bucket with its class and row-local score, by row.
     pub fn rows(&self) -> impl Iterator<Item = (NodeRow, u32, i64)> + '_ {
-        let rows = (0..self.of_row.0.len()).map(|at| NodeRow(at as u32));
+        let rows = (0..self.of_row.len()).map(|at| NodeRow(at as u32));
         rows.filter_map(|row| self.class_and_score(row).map(|(class, score)| (row, class, score)))
     }
-}
 
-impl ScoreBuckets<RowMap<BucketPosition>> {
-    /// Whether the row is in a bucket.
-    #[inline]
-    pub fn contains(&self, row: NodeRow) -> bool {
-        self.of_row.contains(row)
-    }
-}
-
-impl<P: RowPositions> ScoreBuckets<P> {
     /// The class and row-local score of a row, if it is in a bucket.
     #[inline]
     pub fn class_and_score(&self, row: NodeRow) -> Option<(u32, i64)> {
-        self.bucket(row).map(|(_, class, score)| (class, score))
-    }
-
-    /// The same with the bucket. Another bucket may get its number when it is empty.
-    #[inline]
-    pub fn bucket(&self, row: NodeRow) -> Option<(u32, u32, i64)> {
-        let position = self.of_row.get(row);
-        let bucket = self.buckets.get(position.bucket as usize)?;
-        Some((position.bucket, bucket.class, bucket.score))
+        let bucket = self.buckets.get(self.of_row[row.index()].bucket as usize)?;
+        Some((bucket.class, bucket.score))
     }
 
     /// Adds a row that is in no bucket.
@@ -210,19 +147,19 @@ impl<P: RowPositions> ScoreBuckets<P> {
     pub fn insert(&mut self, row: NodeRow, class: u32, score: i64) {
         let bucket = self.bucket_of(class, score);
         let rows = &mut self.buckets[bucket as usize].rows;
-        self.of_row.set(row, BucketPosition { bucket, at: rows.len() as u32 });
+        self.of_row[row.index()] = BucketPosition { bucket, at: rows.len() as u32 };
         rows.push(row);
     }
 
     /// Gives a row that is in a bucket another score.
     pub fn set_score(&mut self, row: NodeRow, class: u32, score: i64) {
-        self.leave_bucket(self.of_row.get(row));
+        self.leave_bucket(self.of_row[row.index()]);
         self.insert(row, class, score);
     }
 
     /// Removes a row.
     pub fn remove(&mut self, row: NodeRow) {
-        let position = self.of_row.take(row);
+        let position = std::mem::replace(&mut self.of_row[row.index()], BucketPosition::NONE);
         if !position.is_none() {
             self.leave_bucket(position);
         }
@@ -232,7 +169,7 @@ impl<P: RowPositions> ScoreBuckets<P> {
         let bucket = &mut self.buckets[position.bucket as usize];
         bucket.rows.swap_remove(position.at as usize);
         if let Some(moved) = bucket.rows.get(position.at as usize) {
-            self.of_row.set(*moved, position);
+            self.of_row[moved.index()] = position;
         }
         if bucket.rows.is_empty() {
             let class = &mut self.classes[bucket.class as usize];
@@ -265,30 +202,35 @@ impl<P: RowPositions> ScoreBuckets<P> {
         }
     }
 
-    /// The best bucket of each feasible class. The first class has the id `first_class` in the table; `n_hidden` has by bucket how many of
-    /// its rows are left out.
+    /// The rows of a class with this score.
+    pub fn rows_with(&self, class: u32, score: i64) -> &[NodeRow] {
+        let known = self.classes.get(class as usize).map_or(&[][..], Vec::as_slice);
+        let at = known.binary_search_by_key(&score, |(score, _)| *score);
+        at.map_or(&[], |at| &self.buckets[known[at].1 as usize].rows)
+    }
+
+    /// The best bucket of each feasible class. `n_hidden` returns how many of the rows of a class with a score are left out.
     pub fn top_buckets<'a>(
         &'a self,
         table: &'a ClassTable,
-        first_class: usize,
-        n_hidden: &'a [u32],
+        n_hidden: impl Fn(u32, i64) -> u32 + 'a,
     ) -> impl Iterator<Item = TopBucket<'a>> {
-        let classes = self.classes.iter().zip(first_class..);
-        classes.filter(|(_, class)| is_feasible(table, *class)).filter_map(
-            move |(buckets, class)| {
-                let mut buckets = buckets.iter().rev().map(|(score, bucket)| TopBucket {
-                    total: *score + table.offsets[class],
-                    rows: &self.buckets[*bucket as usize].rows,
-                    n_hidden: n_hidden.get(*bucket as usize).copied().unwrap_or(0),
+        let classes = self.classes.iter().enumerate();
+        classes.filter(|(class, _)| table.is_feasible(*class)).filter_map(
+            move |(class, buckets)| {
+                let mut buckets = buckets.iter().rev().map(|(score, bucket)| {
+                    let rows = &self.buckets[*bucket as usize].rows;
+                    TopBucket {
+                        total: *score + table.offsets[class],
+                        rows,
+                        n: rows.len() as u64 - u64::from(n_hidden(class as u32, *score)),
+                        counted: None,
+                    }
                 });
-                buckets.find(|bucket| bucket.n_visible() > 0)
+                buckets.find(|bucket| bucket.n > 0)
             },
         )
     }
-}
-
-fn is_feasible(table: &ClassTable, class: usize) -> bool {
-    table.feasible.get(class).copied().unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -299,7 +241,7 @@ mod tests {
     #[test]
     fn every_best_row_is_picked_equally_often() {
         let mut table = ClassTable::default();
-        let mut buckets = ScoreBuckets::<AllRows>::default();
+        let mut buckets = ScoreBuckets::default();
         buckets.grow(50);
         for row in 0..50u32 {
             let class = table.insert_row(&ClassKey::from_slice(&[i64::from(row % 3)]));
@@ -309,20 +251,19 @@ mod tests {
         table.offsets = vec![0; 3];
         // Without rows that are left out, with few of them, and with nearly all rows of a bucket.
         for hidden in [0..0, 12..15, 20..48] {
-            let is_hidden = |row: NodeRow| hidden.contains(&row.index());
-            let mut n_hidden = vec![0; buckets.buckets.len()];
-            for row in hidden.clone() {
-                let (bucket, ..) = buckets.bucket(NodeRow(row as u32)).expect("in a bucket");
-                n_hidden[bucket as usize] += 1;
-            }
-            let top = || buckets.top_buckets(&table, 0, &n_hidden);
+            let is_member = |_: &TopBucket<'_>, row: NodeRow| !hidden.contains(&row.index());
+            let n_hidden = |class, score| {
+                let rows = buckets.rows_with(class, score).iter();
+                rows.filter(|row| hidden.contains(&row.index())).count() as u32
+            };
+            let top = || buckets.top_buckets(&table, n_hidden);
             let best = best(top()).expect("some row");
             let n_ties = 40 - hidden.len() as u64;
             assert_eq!(best, BestScore { total: 7, n_ties });
             let mut rng = Rng::new(3);
             let mut hits = [0u64; 50];
             for _ in 0..1_000 * n_ties {
-                let row = pick_best_row(top(), best, is_hidden, &mut rng).expect("some row");
+                let row = pick_best_row(top(), best, is_member, &mut rng).expect("some row");
                 hits[row.index()] += 1;
             }
             for (row, n) in hits.into_iter().enumerate() {
@@ -336,17 +277,15 @@ mod tests {
     #[test]
     fn a_bucket_whose_rows_are_left_out_is_passed_over() {
         let mut table = ClassTable::default();
-        let mut buckets = ScoreBuckets::<AllRows>::default();
+        let mut buckets = ScoreBuckets::default();
         buckets.grow(2);
         let class = table.insert_row(&ClassKey::new());
         buckets.insert(NodeRow(0), class, 9);
         buckets.insert(NodeRow(1), class, 4);
         table.feasible = vec![true];
         table.offsets = vec![0];
-        let (best_bucket, ..) = buckets.bucket(NodeRow(0)).expect("in a bucket");
-        let mut n_hidden = vec![0; 2];
-        n_hidden[best_bucket as usize] = 1;
-        let best = best(buckets.top_buckets(&table, 0, &n_hidden));
+        let n_hidden = |_, score| u32::from(score == 9);
+        let best = best(buckets.top_buckets(&table, n_hidden));
         assert_eq!(best, Some(BestScore { total: 4, n_ties: 1 }));
     }
 
@@ -360,27 +299,22 @@ mod tests {
         }
         table.feasible = vec![true, true, false, true];
         table.offsets = vec![0, 2, 9, 1];
-        let mut buckets = ScoreBuckets::<AllRows>::default();
+        let mut buckets = ScoreBuckets::default();
         buckets.grow(12);
-        let mut few = ScoreBuckets::<RowMap<BucketPosition>>::default();
         let mut list: [Option<(u32, i64)>; 12] = [None; 12];
         for _ in 0..5_000 {
             let at = rng.below(12) as usize;
             let row = NodeRow(at as u32);
             if list[at].take().is_some() {
                 buckets.remove(row);
-                few.remove(row);
             }
             if rng.below(4) > 0 {
                 let (class, score) = (rng.below(4) as u32, rng.below(5) as i64 - 1);
                 list[at] = Some((class, score));
                 buckets.insert(row, class, score);
-                few.insert(row, class, score);
             }
             for (at, known) in list.iter().enumerate() {
                 assert_eq!(buckets.class_and_score(NodeRow(at as u32)), *known);
-                assert_eq!(few.class_and_score(NodeRow(at as u32)), *known);
-                assert_eq!(few.contains(NodeRow(at as u32)), known.is_some());
             }
             let feasible =
                 list.iter().flatten().filter(|(class, _)| table.feasible[*class as usize]);
@@ -389,9 +323,7 @@ mod tests {
                 total,
                 n_ties: totals.filter(|other| *other == total).count() as u64,
             });
-            assert_eq!(super::best(buckets.top_buckets(&table, 0, &[])), best);
-            let few_best = super::best(few.top_buckets(&table, 0, &[]));
-            assert_eq!(few_best, best);
+            assert_eq!(super::best(buckets.top_buckets(&table, |_, _| 0)), best);
         }
         assert!(buckets.buckets.len() <= 4 * 5, "{}", buckets.buckets.len());
     }
@@ -399,7 +331,7 @@ mod tests {
     #[test]
     fn rows_are_moved_and_removed() {
         let mut table = ClassTable::default();
-        let mut buckets = ScoreBuckets::<AllRows>::default();
+        let mut buckets = ScoreBuckets::default();
         buckets.grow(3);
         let class = table.insert_row(&ClassKey::new());
         for row in 0..3 {

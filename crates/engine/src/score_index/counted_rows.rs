@@ -1,31 +1,38 @@
 //! The rows whose class is another one for one combination of keys than in the shared index, because its counters count their pods.
 
+mod class_rows;
+mod score_counts;
+
 use loadmaster_framework::incremental::ClassKey;
-use loadmaster_framework::topology_counter::TopologyCounterSet;
 use loadmaster_framework::world::WorldChange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
 
-use super::row_index::{Changed, NO_BUCKET, RowChange, RowIndex};
+use self::class_rows::ClassRows;
+use self::score_counts::ScoreCounts;
+use super::row_index::{RowIndex, RowMove};
 use crate::evaluate::incremental::{ClassTable, Evaluator};
-use crate::evaluate::row_map::RowMap;
-use crate::evaluate::score_buckets::{BucketPosition, ScoreBuckets};
+use crate::evaluate::score_buckets::TopBucket;
 
-/// Counted rows by class and score. They are left out of the shared index's buckets when a node is selected.
+/// Counted rows by class. They are left out of the shared index's buckets when a node is selected.
+///
+/// A row's score is stored only there. What is stored here by score is the number of rows, so that little has to be done when a score changes:
+/// for each combination of keys, that happens to many more rows than are selected for it.
 #[derive(Default)]
 pub(super) struct CountedRows {
-    pub buckets: ScoreBuckets<RowMap<BucketPosition>>,
+    rows: ClassRows,
+    /// The classes of these rows. A key ends with the class in the shared index, so that all rows of a class have that in common.
     table: ClassTable,
-    /// The class of each of these rows in the shared index.
-    shared_classes: RowMap<u32>,
-    /// By bucket of the shared index, and by class of it: number of these rows.
-    pub n_by_bucket: Vec<u32>,
-    n_by_class: Vec<u32>,
+    /// By class: numbers of its rows.
+    n_by_score: Vec<ScoreCounts>,
+    /// By class of the shared index: the rows that are left out there.
+    hidden: Vec<ScoreCounts>,
+    n_hidden: Vec<u32>,
     /// The classes of the shared index, followed by those of these rows.
     pub all_classes: ClassTable,
     key: ClassKey,
     /// Number of times that a row was added, was removed, or changed its class.
     pub n_class_changes: u64,
-    /// Scratch space: the rows that may be counted now, or not any more.
+    /// Scratch space: the rows that may have another class now.
     changed: Vec<NodeRow>,
 }
 
@@ -39,51 +46,81 @@ impl CountedRows {
         counted
     }
 
-    /// Applies these changes, and what each of them changed in the index. Most concern no counted row, or not its score.
-    pub fn apply<'a>(
+    /// Applies these changes of the world, and the moves of rows in the index that came with them.
+    pub fn apply(
         &mut self,
         evaluator: &Evaluator,
         index: &RowIndex,
         cx: EvaluatorCx<'_>,
-        changes: impl Iterator<Item = (&'a WorldChange, &'a RowChange)>,
+        changes: &[WorldChange],
+        moves: &[RowMove],
     ) {
+        let stride = evaluator.class_key_len();
         let mut changed = std::mem::take(&mut self.changed);
-        for (change, in_index) in changes {
-            let (row, counters) = match *change {
-                WorldChange::Pods(row, counters) => (row, counters),
-                WorldChange::Node(row) => (row, TopologyCounterSet::ALL),
-                WorldChange::NodeSet => continue,
-            };
-            if in_index.changed != Changed::Nothing && self.buckets.contains(row) {
-                self.move_row(index, row, in_index);
+        for it in moves {
+            let class = self.rows.class(it.row);
+            match class {
+                Some(class) if it.same_class => self.count_move(class, stride, it),
+                Some(class) => self.remove(it.row, class, it.from, stride),
+                None => {}
             }
-            if in_index.changed == Changed::Class || evaluator.may_change_class(counters) {
-                changed.push(row);
+            if !it.same_class {
+                changed.push(it.row);
             }
         }
-        // Only now: the index has these rows where the last of the changes left them.
+        changed.extend(changes.iter().filter_map(|change| match *change {
+            WorldChange::Pods(row, counters) => evaluator.may_change_class(counters).then_some(row),
+            // Such a row moved.
+            WorldChange::Node(_) | WorldChange::NodeSet => None,
+        }));
+        // Only now are all rows counted with the scores that they have in the index.
         changed.drain(..).for_each(|row| self.update(evaluator, index, cx, row));
         self.changed = changed;
     }
 
     /// Makes `all_classes` a table of all classes. Those of counted rows begin after those of the index.
-    pub fn combine_classes(&mut self, index: &RowIndex) {
-        self.all_classes.combine(&index.table, &self.n_by_class, &self.table);
+    pub fn combine_classes(&mut self, index: &RowIndex, stride: usize) {
+        self.all_classes.combine(&index.table, &self.n_hidden, &self.table, stride);
     }
 
-    /// Follows a counted row to another bucket of the index.
-    fn move_row(&mut self, index: &RowIndex, row: NodeRow, change: &RowChange) {
-        if change.from != NO_BUCKET {
-            self.n_by_bucket[change.from as usize] -= 1;
-        }
-        if change.to != NO_BUCKET {
-            *counter(&mut self.n_by_bucket, change.to) += 1;
-        }
-        let now = index.buckets.class_and_score(row);
-        if let (Some((own, old)), Some((_, score))) = (self.buckets.class_and_score(row), now)
-            && old != score
-        {
-            self.buckets.set_score(row, own, score);
+    /// The class of a row, if it is counted.
+    pub fn class(&self, row: NodeRow) -> Option<u32> {
+        self.rows.class(row)
+    }
+
+    /// How many rows of a class with a score are left out in the shared index.
+    pub fn n_hidden(&self, shared_class: u32, score: i64) -> u32 {
+        self.hidden.get(shared_class as usize).map_or(0, |counts| counts.get(score))
+    }
+
+    /// The counted rows of each feasible class with the highest score.
+    pub fn top_buckets<'a>(
+        &'a self,
+        index: &'a RowIndex,
+        stride: usize,
+    ) -> impl Iterator<Item = TopBucket<'a>> {
+        let first = index.table.len();
+        let classes = self.n_by_score.iter().enumerate();
+        let feasible = classes.filter(move |(at, _)| self.all_classes.is_feasible(first + at));
+        feasible.filter_map(move |(at, counts)| {
+            let (class, (score, n)) = (at as u32, counts.highest()?);
+            let of_class = self.rows.rows(class);
+            let with_score = index.buckets.rows_with(self.shared_class(class, stride), score);
+            let rows = if of_class.len() < with_score.len() { of_class } else { with_score };
+            let total = score + self.all_classes.offsets[first + at];
+            Some(TopBucket { total, rows, n: u64::from(n), counted: Some((class, score)) })
+        })
+    }
+
+    fn shared_class(&self, class: u32, stride: usize) -> u32 {
+        self.table.key(class, stride + 1)[stride] as u32
+    }
+
+    fn count_move(&mut self, class: u32, stride: usize, it: &RowMove) {
+        let shared = self.shared_class(class, stride);
+        for counts in [&mut self.n_by_score[class as usize], &mut self.hidden[shared as usize]] {
+            counts.remove(it.from);
+            counts.add(it.to);
         }
     }
 
@@ -94,67 +131,51 @@ impl CountedRows {
         cx: EvaluatorCx<'_>,
         row: NodeRow,
     ) {
+        // A row that the index has not any more was removed when it moved.
+        let Some((shared, score)) = index.class_and_score(row) else { return };
         let stride = evaluator.class_key_len();
-        let Some((bucket, class, score)) = index.buckets.bucket(row) else {
-            return self.remove(row, None, stride);
-        };
-        let shared_key = index.table.key(class, stride);
+        let shared_key = index.table.key(shared, stride);
         evaluator.class_key_of_shared(cx, row, shared_key, &mut self.key);
-        if *self.key == *shared_key {
-            return self.remove(row, Some(bucket), stride);
-        }
-        if let Some((own, _)) = self.buckets.class_and_score(row)
-            && *self.table.key(own, stride) == *self.key
-        {
-            self.set_shared_class(row, Some(class));
-            return;
-        }
-        self.remove(row, Some(bucket), stride);
-        self.n_class_changes += 1;
-        let own = self.table.insert_row(&self.key);
-        self.buckets.insert(row, own, score);
-        *counter(&mut self.n_by_bucket, bucket) += 1;
-        self.set_shared_class(row, Some(class));
-    }
-
-    /// Removes a row, if it is counted, that is in this bucket of the index.
-    fn remove(&mut self, row: NodeRow, bucket: Option<u32>, stride: usize) {
-        let Some((own, _)) = self.buckets.class_and_score(row) else { return };
-        self.n_class_changes += 1;
-        self.buckets.remove(row);
-        self.table.remove_row(own, stride);
-        if let Some(bucket) = bucket {
-            self.n_by_bucket[bucket as usize] -= 1;
-        }
-        self.set_shared_class(row, None);
-    }
-
-    fn set_shared_class(&mut self, row: NodeRow, class: Option<u32>) {
-        let before = match (class, self.shared_classes.get_mut(row)) {
-            (Some(class), Some(known)) => Some(std::mem::replace(known, class)),
-            (Some(class), None) => {
-                self.shared_classes.insert(row, class);
-                None
+        let is_counted = *self.key != *shared_key;
+        self.key.push(i64::from(shared));
+        if let Some(class) = self.rows.class(row) {
+            if is_counted && *self.table.key(class, stride + 1) == *self.key {
+                return;
             }
-            (None, _) => self.shared_classes.remove(row),
-        };
-        if before == class {
-            return;
+            self.remove(row, class, score, stride);
         }
-        if let Some(class) = before {
-            self.n_by_class[class as usize] -= 1;
+        if is_counted {
+            self.insert(row, shared, score);
         }
-        if let Some(class) = class {
-            *counter(&mut self.n_by_class, class) += 1;
-        }
+    }
+
+    /// Adds a row to the class with the key in `key`.
+    fn insert(&mut self, row: NodeRow, shared: u32, score: i64) {
+        self.n_class_changes += 1;
+        let class = self.table.insert_row(&self.key);
+        self.rows.insert(row, class);
+        element(&mut self.n_by_score, class).add(score);
+        element(&mut self.hidden, shared).add(score);
+        *element(&mut self.n_hidden, shared) += 1;
+    }
+
+    /// Removes a row with this class and score.
+    fn remove(&mut self, row: NodeRow, class: u32, score: i64, stride: usize) {
+        self.n_class_changes += 1;
+        let shared = self.shared_class(class, stride) as usize;
+        self.rows.remove(row);
+        self.table.remove_row(class, stride + 1);
+        self.n_by_score[class as usize].remove(score);
+        self.hidden[shared].remove(score);
+        self.n_hidden[shared] -= 1;
     }
 }
 
 /// An element of a list that grows as needed.
-fn counter(counters: &mut Vec<u32>, at: u32) -> &mut u32 {
+fn element<T: Default>(list: &mut Vec<T>, at: u32) -> &mut T {
     let at = at as usize;
-    if counters.len() <= at {
-        counters.resize(at + 1, 0);
+    if list.len() <= at {
+        list.resize_with(at + 1, T::default);
     }
-    &mut counters[at]
+    &mut list[at]
 }

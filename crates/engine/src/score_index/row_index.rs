@@ -10,50 +10,21 @@ use crate::evaluate::row_results::{RowResults, weighted_sum};
 use crate::evaluate::score_buckets::ScoreBuckets;
 use crate::guard::ExtensionPoint;
 
-/// Not many more changes than this are remembered, nor than two per row.
-const REMEMBERED_MAX: usize = 1 << 15;
+/// Not many more moves than this are remembered, nor than two per row.
+const MOVES_MAX: usize = 1 << 15;
 
-/// What a change of the world changed in an index.
+/// A change of the class or score of a row.
 #[derive(Clone, Copy)]
-pub(super) struct RowChange {
-    pub changed: Changed,
-    /// The bucket of the row before and after it, or [`NO_BUCKET`].
-    pub from: u32,
-    pub to: u32,
-}
-
-/// What changed of a row.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Changed {
-    Nothing,
-    /// Only its score.
-    Score,
-    /// Its class, or whether it has one.
-    Class,
-}
-
-/// Stored for a row that is in no bucket.
-pub(super) const NO_BUCKET: u32 = u32::MAX;
-
-impl RowChange {
-    const NOTHING: RowChange =
-        RowChange { changed: Changed::Nothing, from: NO_BUCKET, to: NO_BUCKET };
-
-    /// The change of a row that had this bucket, class and score before and has that one after it.
-    fn new(
-        before: Option<(u32, u32, i64)>,
-        after: Option<(u32, u32, i64)>,
-        is_same_class: bool,
-    ) -> RowChange {
-        let score = |place: Option<(u32, u32, i64)>| place.map(|(_, _, score)| score);
-        let number = |place: Option<(u32, u32, i64)>| place.map_or(NO_BUCKET, |(bucket, ..)| bucket);
-        let changed = match (is_same_class, score(before) == score(after)) {
-            (false, _) => Changed::Class,
-            (true, false) => Changed::Score,
-            (true, true) => Changed::Nothing,
-        };
-        RowChange { changed, from: number(before), to: number(after) }
-    }
+pub(super) struct RowMove {
+    /// Sequence number of the change of the world.
+    seq: u64,
+    pub row: NodeRow,
+    /// Whether the row has the same class before and after it.
+    pub same_class: bool,
+    /// The score before it, if the row had a class.
+    pub from: i64,
+    /// The score after it, if the row has a class.
+    pub to: i64,
 }
 
 /// Feasible rows by class and row-local score, updated from the world's change log.
@@ -74,8 +45,9 @@ pub(crate) struct RowIndex {
     pod_scores: Result<(), ScoreOutOfRange>,
     /// Sequence number of the first change that is not applied yet.
     cursor: u64,
-    /// What the last changes changed, for combinations with rows of their own. The last of them is the one before `cursor`.
-    remembered: Vec<RowChange>,
+    /// The moves since change `moves_since`, for combinations with rows of their own.
+    moves: Vec<RowMove>,
+    moves_since: u64,
     key: ClassKey,
     /// Number of times that a row was added, was removed, or changed its class.
     pub(super) n_class_changes: u64,
@@ -92,7 +64,8 @@ impl RowIndex {
             node_scores: Ok(()),
             pod_scores: results.in_range(),
             cursor: cx.world.next_change_seq(),
-            remembered: Vec::new(),
+            moves: Vec::new(),
+            moves_since: cx.world.next_change_seq(),
             key: ClassKey::new(),
             n_class_changes: 0,
         };
@@ -137,39 +110,56 @@ impl RowIndex {
         self.pod_scores = results.in_range();
         let remembers = evaluator.counts_pods();
         if !remembers {
-            self.remembered.clear();
-        } else if self.remembered.len() > REMEMBERED_MAX.min(2 * n_rows) {
-            self.remembered.drain(..self.remembered.len() / 2);
+            self.moves.clear();
+            self.moves_since = cx.world.next_change_seq();
         }
-        for change in changes {
+        for (change, seq) in changes.iter().zip(self.cursor..) {
             let (row, counters) = match *change {
                 WorldChange::Pods(row, counters) => (row, Some(counters)),
                 WorldChange::Node(row) => (row, None),
                 WorldChange::NodeSet if evaluator.depends_on_node_set() => return false,
-                WorldChange::NodeSet => {
-                    self.remembered.extend(remembers.then_some(RowChange::NOTHING));
-                    continue;
-                }
+                WorldChange::NodeSet => continue,
             };
-            let before = remembers.then(|| (self.buckets.bucket(row), self.n_class_changes));
+            let before =
+                remembers.then(|| (self.buckets.class_and_score(row), self.n_class_changes));
             match counters {
                 Some(counters) => self.update_pods(evaluator, results, cx, row, counters),
                 None => self.update_node(evaluator, results, cx, row),
             }
-            let change = before.map(|(before, n_class_changes)| {
-                let same_class = self.n_class_changes == n_class_changes;
-                RowChange::new(before, self.buckets.bucket(row), same_class)
-            });
-            self.remembered.extend(change);
+            if let Some((before, n_class_changes)) = before {
+                let same_class = n_class_changes == self.n_class_changes;
+                self.remember(seq, row, before, same_class);
+            }
         }
         self.cursor = cx.world.next_change_seq();
         true
     }
 
-    /// What the changes of the world since this one changed; `None` if that is not remembered.
-    pub(super) fn changes_since(&self, then: u64) -> Option<&[RowChange]> {
-        let n = usize::try_from(self.cursor.checked_sub(then)?).ok()?;
-        self.remembered.get(self.remembered.len().checked_sub(n)?..)
+    /// The moves since this change of the world; `None` if not all of them are remembered.
+    pub(super) fn moves_since(&self, then: u64) -> Option<&[RowMove]> {
+        let first = || self.moves.partition_point(|it| it.seq < then);
+        (then >= self.moves_since).then(|| &self.moves[first()..])
+    }
+
+    /// Remembers the move of a row that had this class and score before.
+    fn remember(&mut self, seq: u64, row: NodeRow, before: Option<(u32, i64)>, same_class: bool) {
+        let after = self.buckets.class_and_score(row);
+        let score = |place: Option<(u32, i64)>| place.map_or(0, |(_, score)| score);
+        let (from, to) = (score(before), score(after));
+        if same_class && from == to {
+            return;
+        }
+        if self.moves.len() >= MOVES_MAX.min(2 * self.node_passes.len()) {
+            let half = self.moves.len() / 2;
+            self.moves_since = self.moves.get(half).map_or(seq, |it| it.seq);
+            self.moves.drain(..half);
+        }
+        self.moves.push(RowMove { seq, row, same_class, from, to });
+    }
+
+    /// The class of a row and its score, if it has one.
+    pub(super) fn class_and_score(&self, row: NodeRow) -> Option<(u32, i64)> {
+        self.buckets.class_and_score(row)
     }
 
     /// Updates a row whose node was added, updated or deleted.

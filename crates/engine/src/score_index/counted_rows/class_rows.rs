@@ -1,0 +1,51 @@
+//! A small part of the rows, by class.
+
+use loadmaster_framework::NodeRow;
+
+use crate::evaluate::row_map::RowMap;
+
+/// Rows by class.
+#[derive(Default)]
+pub(super) struct ClassRows {
+    positions: RowMap<Position>,
+    classes: Vec<Vec<NodeRow>>,
+}
+
+#[derive(Clone, Copy)]
+struct Position {
+    class: u32,
+    /// Where the row is among those of the class.
+    at: u32,
+}
+
+impl ClassRows {
+    /// The class of a row.
+    #[inline]
+    pub fn class(&self, row: NodeRow) -> Option<u32> {
+        self.positions.get(row).map(|position| position.class)
+    }
+
+    /// The rows of a class.
+    pub fn rows(&self, class: u32) -> &[NodeRow] {
+        self.classes.get(class as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Adds a row that has no class.
+    pub fn insert(&mut self, row: NodeRow, class: u32) {
+        let rows = super::element(&mut self.classes, class);
+        self.positions.insert(row, Position { class, at: rows.len() as u32 });
+        rows.push(row);
+    }
+
+    /// Removes a row from its class.
+    pub fn remove(&mut self, row: NodeRow) {
+        let Some(Position { class, at }) = self.positions.remove(row) else { return };
+        let rows = &mut self.classes[class as usize];
+        rows.swap_remove(at as usize);
+        if let Some(moved) = rows.get(at as usize)
+            && let Some(position) = self.positions.get_mut(*moved)
+        {
+            position.at = at;
+        }
+    }
+}
