@@ -35,13 +35,6 @@ fn block_and_bit(row: NodeRow) -> (usize, u64) {
 }
 
 impl<T> RowMap<T> {
-    /// Whether the row has a value.
-    #[inline]
-    pub fn contains(&self, row: NodeRow) -> bool {
-        let (block, bit) = block_and_bit(row);
-        self.blocks.get(block).is_some_and(|block| block.members & bit != 0)
-    }
-
     /// The value of a row.
     #[inline]
     pub fn get(&self, row: NodeRow) -> Option<&T> {
@@ -111,7 +104,6 @@ mod tests {
             }
             let other = NodeRow(rng.below(300) as u32);
             assert_eq!(map.get(other), twin.get(&other));
-            assert_eq!(map.contains(other), twin.contains_key(&other));
         }
     }
 }

@@ -24,14 +24,18 @@ fn world() -> World {
     let mut world = World::default();
     for at in 0..N_NODES {
         let memory = if at == 7 { "64Ti".to_owned() } else { format!("{}Gi", 4 + at % 7) };
-        let node = json!({
-            "metadata": {"name": format!("n{at}"), "labels":
-                {"kubernetes.io/hostname": format!("n{at}"), "topology.kubernetes.io/zone": format!("z{}", at % 3)}},
-            "status": {"allocatable": {"cpu": 1 + at % 5, "memory": memory, "pods": 20}},
-        });
-        world.upsert_node(Arc::new(serde_json::from_value::<Node>(node).unwrap()));
+        world.upsert_node(node(at, at % 3, &memory));
     }
     world
+}
+
+fn node(at: u64, zone: u64, memory: &str) -> Arc<Node> {
+    let node = json!({
+        "metadata": {"name": format!("n{at}"), "labels":
+            {"kubernetes.io/hostname": format!("n{at}"), "topology.kubernetes.io/zone": format!("z{zone}")}},
+        "status": {"allocatable": {"cpu": 1 + at % 5, "memory": memory, "pods": 20}},
+    });
+    Arc::new(serde_json::from_value(node).unwrap())
 }
 
 fn parse(world: &mut World, name: &str, app: &str, spec: &Value) -> PodInfo {
@@ -84,4 +88,45 @@ fn decisions_after_many_changes() {
     check(&json!({"topologySpreadConstraints": [
         {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector},
         {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}]}));
+}
+
+/// Pods of six applications, which share an index of rows and count their own pods, are scheduled in random order. In between pods are
+/// removed, and nodes change or are replaced.
+#[test]
+fn applications_that_share_an_index() {
+    let constraints = |app: &str| {
+        let selector = json!({"matchLabels": {"app": app}});
+        json!({"topologySpreadConstraints": [
+            {"maxSkew": 2, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector},
+            {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}]})
+    };
+    let apps = ["a", "b", "c", "d", "e", "f"].map(|app| (app, constraints(app)));
+    let mut world = world();
+    let mut scheduler = Scheduler::new(profile(), Rng::new(1));
+    scheduler.set_verification_interval(1);
+    let mut rng = Rng::new(2);
+    let mut placed: Vec<Box<str>> = Vec::new();
+    for turn in 0..600 {
+        let at = rng.below(N_NODES);
+        match rng.below(40) {
+            0 => drop(world.upsert_node(node(at, rng.below(3), "5Gi"))),
+            1 => {
+                let pods = world.remove_node(&format!("n{at}"));
+                placed.retain(|uid| pods.iter().all(|pod| pod.uid != *uid));
+                world.upsert_node(node(at, rng.below(3), "9Gi"));
+            }
+            2..12 if !placed.is_empty() => {
+                let at = rng.below(placed.len() as u64) as usize;
+                world.remove_pod(&placed.swap_remove(at));
+            }
+            _ => {}
+        }
+        let (app, spec) = rng.pick(&apps);
+        let pod = parse(&mut world, &format!("{app}-{turn}"), app, spec);
+        let decided = scheduler.schedule_pod(&mut world, &pod);
+        let Decision::Selected { row, .. } = decided else { panic!("turn {turn}: {decided:?}") };
+        placed.push(pod.uid.clone());
+        world.add_pod(row, Arc::new(pod));
+        assert_eq!(scheduler.decision_mismatches(), [""; 0], "turn {turn}");
+    }
 }
