@@ -4,16 +4,19 @@
 //! that all plugins find feasible, node classes and score indexes belong to a combination of keys, one of each plugin. Pods with equal
 //! keys share both, whatever else they differ in.
 
+mod by_template;
+
 use std::sync::Arc;
 
 use loadmaster_framework::incremental::{EvaluatorKey, PrepareCx, RowDependency};
-use loadmaster_framework::template::{SpecId, TemplateId};
+use loadmaster_framework::template::SpecId;
 use loadmaster_framework::topology_counter::TopologyCounterId;
 use loadmaster_framework::{EvaluatorCx, Failure, PluginStates, PodInfo, World};
 use loadmaster_stdx::Map;
 use slab::Slab;
 use smallvec::SmallVec;
 
+use self::by_template::ByTemplate;
 use crate::evaluate::incremental::{Evaluator, PluginUsage, Prepared};
 use crate::evaluate::row_classes::RowClasses;
 use crate::evaluate::row_results::RowResults;
@@ -134,16 +137,14 @@ pub struct CacheSize {
     pub combinations: usize,
 }
 
-/// Number of templates whose combination is remembered; others compute their keys again, which takes microseconds.
-const TEMPLATES_MAX: usize = 1 << 16;
+/// Number of specs whose keys are remembered.
+const SPECS_MAX: usize = 1 << 16;
 
 /// The cached evaluations of one profile.
 pub(crate) struct EvaluationCache {
     /// The plugins that filter or score in the profile, by index in it.
     usages: Box<[(usize, PluginUsage)]>,
-    /// The combination of the keys of a template's pods, or of the last such pod if they have ephemeral volumes, and the version of the
-    /// world in which they were computed.
-    by_template: Map<TemplateId, (u64, CombinationId)>,
+    by_template: ByTemplate,
     /// The keys that depend only on the spec of pods, by position in `usages`. They may be keys that do not exist any more.
     by_spec: Map<SpecId, Arc<[Option<KeyId>]>>,
     /// By plugin.
@@ -171,7 +172,7 @@ impl EvaluationCache {
     pub fn new(profile: &Profile) -> EvaluationCache {
         EvaluationCache {
             usages: PluginUsage::of_profile(profile).collect(),
-            by_template: Map::default(),
+            by_template: ByTemplate::default(),
             by_spec: Map::default(),
             key_ids: Vec::new(),
             prepared: Map::default(),
@@ -192,23 +193,23 @@ impl EvaluationCache {
 
     /// The cached evaluation of a pod, if there is one. It may be out of date.
     pub fn of_pod(&mut self, pod: &PodInfo) -> Option<&mut CachedEvaluation> {
-        let (_, id) = self.by_template.get(&pod.template.id)?;
-        self.cached.get_mut(id)
+        let (_, id) = self.by_template.get(pod.template.id)?;
+        self.cached.get_mut(&id)
     }
 
     /// The combination of a pod's keys when its evaluation was last looked up.
     pub fn combination_of(&self, pod: &PodInfo) -> Option<(CombinationId, &CachedEvaluation)> {
-        let (_, id) = self.by_template.get(&pod.template.id)?;
-        Some((*id, self.cached.get(id)?))
+        let (_, id) = self.by_template.get(pod.template.id)?;
+        Some((id, self.cached.get(&id)?))
     }
 
     /// What decides by which nodes a pod whose evaluation was just looked up is rejected, if no Filter plugin looks at more than one node.
     pub fn node_filter_keys(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<NodeFilterKeys> {
-        let (version, id) = self.by_template.get(&pod.template.id)?;
+        let (version, id) = self.by_template.get(pod.template.id)?;
         let is_shared =
             !pod.template.has_ephemeral_volumes() && cx.world.nominated_node(&pod.uid).is_none();
-        let is_current = *version == cx.world.key_version(&pod.template.namespace) && is_shared;
-        let cached = self.cached.get(id).filter(|cached| is_current && cached.is_valid(cx))?;
+        let is_current = version == cx.world.key_version(&pod.template.namespace) && is_shared;
+        let cached = self.cached.get(&id).filter(|cached| is_current && cached.is_valid(cx))?;
         cached.node_filter_keys.clone()
     }
 
@@ -221,7 +222,7 @@ impl EvaluationCache {
 
     /// The score index of a pod's combination, if there is one and nothing changed since it was last updated.
     pub fn up_to_date_index(&mut self, world: &World, pod: &PodInfo) -> Option<IndexedRows<'_>> {
-        let (_, id) = *self.by_template.get(&pod.template.id)?;
+        let (_, id) = self.by_template.get(pod.template.id)?;
         let is_up_to_date = self.cached.get(&id)?.checked_at == world.next_change_seq();
         is_up_to_date.then(|| self.indexed(id)).flatten()
     }
@@ -272,7 +273,7 @@ impl EvaluationCache {
         // Keys that may depend on more of the pod than its template.
         let is_shared =
             !pod.template.has_ephemeral_volumes() && world.nominated_node(&pod.uid).is_none();
-        if let Some((known_version, id)) = self.by_template.get(&pod.template.id).copied()
+        if let Some((known_version, id)) = self.by_template.get(pod.template.id)
             && known_version == version
             && is_shared
             && let Some(cached) = self.cached.get(&id)
@@ -284,11 +285,8 @@ impl EvaluationCache {
             // What the plugins before the one that panicked prepared has no user.
             self.release_unused(world);
         })?;
-        if self.by_template.len() >= TEMPLATES_MAX {
-            self.by_template.clear();
-        }
         if is_shared {
-            self.by_template.insert(pod.template.id, (version, id));
+            self.by_template.insert(pod.template.id, version, id);
         }
         Ok((id, is_new))
     }
@@ -324,7 +322,7 @@ impl EvaluationCache {
             found = self.valid_combination(EvaluatorCx { world, states }, &keys);
         }
         if *known != *of_spec {
-            if self.by_spec.len() >= TEMPLATES_MAX {
+            if self.by_spec.len() >= SPECS_MAX {
                 self.by_spec.clear();
             }
             self.by_spec.insert(spec, of_spec.as_slice().into());

@@ -100,6 +100,11 @@ impl Hash for SharedSpec {
 impl TemplateId {
     /// The id of a template that is in no world yet.
     const NONE: TemplateId = TemplateId { index: u32::MAX, serial: 0 };
+
+    /// A number below the number of templates that existed at the same time, given again when no pod has the template.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
 }
 
 /// The shared part of equal pods.

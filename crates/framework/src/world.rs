@@ -271,8 +271,12 @@ impl World {
 
     /// Adds a pod to a node. A pod that is already on a node is moved.
     pub fn add_pod(&mut self, row: NodeRow, pod: Arc<PodInfo>) {
-        self.remove_pod(&pod.uid);
-        if !self.undo.is_dry_run() {
+        if self.undo.is_dry_run() {
+            self.remove_pod(&pod.uid);
+        } else if let Some(before) = self.assigned.insert(pod.uid.clone(), row) {
+            // It is moved, which happens rarely: most pods are looked up once.
+            self.assigned.insert(pod.uid.clone(), before);
+            self.remove_pod(&pod.uid);
             self.assigned.insert(pod.uid.clone(), row);
         }
         self.place_pod(row, pod);
