@@ -49,3 +49,32 @@ impl ClassRows {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use loadmaster_stdx::Rng;
+
+    use super::*;
+
+    #[test]
+    fn equal_to_a_map() {
+        let mut rng = Rng::new(3);
+        let (mut rows, mut twin) = (ClassRows::default(), BTreeMap::new());
+        for _ in 0..2_000 {
+            let (row, class) = (NodeRow(rng.below(100) as u32), rng.below(4) as u32);
+            if twin.remove(&row).is_some() {
+                rows.remove(row);
+            } else {
+                rows.insert(row, class);
+                twin.insert(row, class);
+            }
+            assert_eq!(rows.class(row), twin.get(&row).copied());
+            let mut of_class = rows.rows(class).to_vec();
+            of_class.sort_unstable();
+            let expected = twin.iter().filter(|(_, known)| **known == class).map(|(row, _)| *row);
+            assert_eq!(of_class, expected.collect::<Vec<_>>());
+        }
+    }
+}

@@ -40,3 +40,34 @@ impl ScoreCounts {
         self.0.binary_search_by_key(&score, |(score, _)| *score)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use loadmaster_stdx::Rng;
+
+    use super::*;
+
+    #[test]
+    fn equal_to_a_map() {
+        let mut rng = Rng::new(3);
+        let (mut counts, mut twin) = (ScoreCounts::default(), BTreeMap::<i64, u32>::new());
+        for _ in 0..5_000 {
+            let score = rng.below(6) as i64 - 2;
+            match twin.get_mut(&score) {
+                Some(n) if rng.one_in(2) => {
+                    counts.remove(score);
+                    *n -= 1;
+                }
+                _ => {
+                    counts.add(score);
+                    *twin.entry(score).or_default() += 1;
+                }
+            }
+            twin.retain(|_, n| *n > 0);
+            assert_eq!(counts.get(score), twin.get(&score).copied().unwrap_or(0));
+            assert_eq!(counts.highest(), twin.last_key_value().map(|(score, n)| (*score, *n)));
+        }
+    }
+}
