@@ -99,7 +99,7 @@ impl Counted {
             return Ok(Prepared(Remaining::Preemption(Box::new(cluster), pods)));
         };
         let mut world = workload::world(N_NODES, kind)?;
-        let mut source = PodSource::new(kind, shape, &mut world)?;
+        let mut source = PodSource::new(kind, shape, |object| object.apply(&mut world))?;
         let profile = profile_of(&in_tree_registry(), json!({}), json!([]))?;
         let scheduler = Scheduler::new(profile, Rng::new(1));
         let (mut first, mut counted) = (Vec::new(), Vec::new());

@@ -161,7 +161,7 @@ fn run(row: &Row, shape: Shape, input: Input) -> Result<Rates> {
         profile = workload::sample_plugin();
     }
     let mut world = workload::world(row.n_nodes, row.kind)?;
-    let pods = PodSource::new(row.kind, shape, &mut world)?;
+    let pods = PodSource::new(row.kind, shape, |object| object.apply(&mut world))?;
     let scheduler = Scheduler::new(profile_of(&registry, profile, json!([]))?, Rng::new(1));
     let mut bench =
         Bench { row, input, world, pods, scheduler, running: Vec::new(), rng: Rng::new(7) };

@@ -16,6 +16,7 @@ pub mod quotas;
 pub mod scheduler_perf;
 mod timed_engine;
 pub mod volumes;
+pub mod whole_engine;
 mod workload;
 
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! costs in clusters of 100 to 1,000,000 nodes; `loadmaster-perf volumes` pods with claims; `loadmaster-perf volume-memory` the memory of
 //! volumes and claims; `loadmaster-perf preemption` pods that evict others; `loadmaster-perf quotas` pods in namespaces with quotas;
 //! `loadmaster-perf gangs` PodGroups with Coscheduling; `loadmaster-perf extender` the overhead of calling an extender;
-//! `loadmaster-perf scheduler-perf` Kubernetes' own test cases.
+//! `loadmaster-perf engine` the whole engine; `loadmaster-perf scheduler-perf` Kubernetes' own test cases.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use loadmaster_perf::{
     data_items, decisions, extender, gangs, node_cost, node_cost_plot, preemption, quotas,
-    scheduler_perf, volumes,
+    scheduler_perf, volumes, whole_engine,
 };
 use serde_json::Value;
 
@@ -23,10 +23,10 @@ use serde_json::Value;
 #[command(name = "cargo xtask perf")]
 struct Args {
     /// The workloads whose name or shape contains this text (decisions per second); or nodes, volumes, volume-memory, preemption, quotas,
-    /// gangs, extender, scheduler-perf (Kubernetes' own test cases).
+    /// gangs, extender, engine (with queue, effects and answers), scheduler-perf (Kubernetes' own test cases).
     #[arg(default_value = "", hide_default_value = true)]
     wanted: String,
-    /// Write the figures to this file, as JSON in the form of Kubernetes' scheduler_perf (decisions per second, nodes, scheduler-perf).
+    /// Write the figures to this file, as JSON in the form of Kubernetes' scheduler_perf (decisions per second, nodes, engine, scheduler-perf).
     #[arg(long)]
     json: Option<PathBuf>,
     /// Write the plot to this file (nodes).
@@ -68,6 +68,7 @@ fn main() -> Result<()> {
             let folder = args.folder.clone().map_or_else(scheduler_perf_folder, Ok)?;
             scheduler_perf::measure(&folder, &args.label, &args.case)?
         }
+        "engine" => whole_engine::measure()?,
         other => {
             let measure = match other {
                 "extender" => extender::measure,

@@ -45,8 +45,8 @@ pub struct PodSource {
 }
 
 impl PodSource {
-    /// For clustered pods, adds their controllers and services to the world.
-    pub fn new(kind: Kind, shape: Shape, world: &mut World) -> Result<PodSource> {
+    /// For clustered pods, adds their controllers and services to the cluster.
+    pub fn new(kind: Kind, shape: Shape, add: impl FnMut(Change)) -> Result<PodSource> {
         let mut manifests = workload::manifests(kind);
         let mut rng = Rng::new(1);
         let mut controllers = Vec::new();
@@ -55,9 +55,7 @@ impl PodSource {
                 manifests = in_every_namespace(&manifests[0], "app");
             }
             controllers = controllers_of("train", &manifests, &mut rng);
-            for change in Change::of_controllers(&controllers)? {
-                change.apply(world);
-            }
+            Change::of_controllers(&controllers)?.into_iter().for_each(add);
         }
         Ok(PodSource { kind, shape, manifests, controllers, rng, n_made: 0, n_changes: 0 })
     }
@@ -67,7 +65,9 @@ impl PodSource {
         self.n_made += 1;
         let n_groups = self.manifests.len();
         let group = match self.kind {
-            Kind::RoundRobin => self.n_made as usize % n_groups,
+            Kind::RoundRobin | Kind::Ten | Kind::TenAndUnschedulable => {
+                self.n_made as usize % n_groups
+            }
             _ => self.rng.below(n_groups as u64) as usize,
         };
         let mut pod = match self.shape {

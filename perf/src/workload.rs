@@ -34,6 +34,10 @@ pub enum Kind {
     Pairs,
     /// All pods have the same template, and a plugin that is evaluated per node rejects two thirds of the nodes.
     SamplePlugin,
+    /// 10 signatures in turn.
+    Ten,
+    /// The same, and 10 signatures of pods that fit on no node, interleaved.
+    TenAndUnschedulable,
 }
 
 impl Kind {
@@ -64,7 +68,7 @@ pub fn sample_plugin() -> Value {
 /// A cluster of nodes of different sizes in three zones, each with one pod.
 pub fn world(n_nodes: u32, kind: Kind) -> anyhow::Result<World> {
     let mut world = World::default();
-    let base: Pod = serde_json::from_value(pod(json!({"app": "base"}), 50, json!({})))?;
+    let base: Pod = serde_json::from_value(base_pod())?;
     for i in 0..n_nodes {
         let row = world.upsert_node(Arc::new(node(i, kind)));
         let mut own = world.parse_pod(&base)?;
@@ -75,8 +79,13 @@ pub fn world(n_nodes: u32, kind: Kind) -> anyhow::Result<World> {
     Ok(world)
 }
 
+/// The pod that each node has at the start, which needs a name and a node.
+pub fn base_pod() -> Value {
+    pod(json!({"app": "base"}), 50, json!({}))
+}
+
 /// A node of one of eight sizes, 4 to 32 CPUs.
-fn node(i: u32, kind: Kind) -> Node {
+pub fn node(i: u32, kind: Kind) -> Node {
     let mut node = Node::default();
     let name = format!("node-{i}");
     let labels = [
@@ -183,6 +192,24 @@ fn basic(group: u64) -> Value {
     pod(json!({"app": format!("basic-{group}")}), 50, json!({}))
 }
 
+/// A pod that fits on no node: in turn its request is too large, its node selector selects none, and no node has its extended resource.
+fn unschedulable(group: u64) -> Value {
+    let labels = json!({"app": format!("pending-{group}")});
+    match group % 3 {
+        0 => pod(labels, 1_000_000 + group, json!({})),
+        1 => {
+            pod(labels, 50, json!({"nodeSelector": {"example.com/pool": format!("none-{group}")}}))
+        }
+        _ => {
+            let mut pod = pod(labels, 50, json!({}));
+            let resources = &mut pod["spec"]["containers"][0]["resources"];
+            resources["requests"]["example.com/device"] = json!((1 + group).to_string());
+            resources["limits"]["example.com/device"] = json!((1 + group).to_string());
+            pod
+        }
+    }
+}
+
 /// A manifest of each template of a workload.
 pub fn manifests(kind: Kind) -> Vec<Value> {
     match kind {
@@ -201,6 +228,10 @@ pub fn manifests(kind: Kind) -> Vec<Value> {
         Kind::Mix => {
             let kinds: [fn(u64) -> Value; 4] = [basic, spread, anti_affinity, affinity];
             (0..40).map(|i| kinds[i % 4](i as u64)).collect()
+        }
+        Kind::Ten => (0..10).map(basic).collect(),
+        Kind::TenAndUnschedulable => {
+            (0..20).map(|i| if i % 2 == 0 { basic(i / 2) } else { unschedulable(i / 2) }).collect()
         }
         Kind::RoundRobin => (0..1_000)
             .map(|i| pod(json!({"app": format!("turn-{i}")}), 20 + i % 80, json!({})))
