@@ -21,6 +21,7 @@ mod histories;
 mod kill_writes;
 mod kubectl;
 mod kubernetes_tests;
+mod latency;
 mod manifests;
 mod null_scheduler;
 mod observing;
@@ -37,6 +38,7 @@ mod volumes;
 
 mod load_claims;
 mod load_objects;
+mod running_pods;
 mod special_pods;
 mod workload;
 
@@ -103,6 +105,8 @@ enum E2eCommand {
     Deployments(deployments::Args),
     /// Benchmark scheduling of pods that are already pending.
     Drain(drain::Args),
+    /// Measure how long pods that come at a constant rate wait until they are bound.
+    Latency(latency::Args),
     /// Send the writes of a scheduler without deciding anything; `drain --null-scheduler` starts it.
     #[command(hide = true)]
     NullScheduler(null_scheduler::Args),
@@ -209,6 +213,7 @@ async fn dispatch(what: &E2eCommand) -> Result<bool> {
         E2eCommand::Demos => demos::run(),
         E2eCommand::Deployments(args) => deployments::run(args).await,
         E2eCommand::Drain(args) => drain::run(args).await,
+        E2eCommand::Latency(args) => latency::run(args).await,
         E2eCommand::NullScheduler(args) => null_scheduler::run(args).await,
         E2eCommand::Replicas(args) => replicas::run(args).await,
         E2eCommand::Reload(args) => reload::run(args).await,

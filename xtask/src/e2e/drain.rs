@@ -10,7 +10,7 @@
 #![expect(clippy::disallowed_types, reason = "measuring is reading a clock")]
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -25,11 +25,11 @@ use super::credentials::UserIdentity;
 use super::load_claims::ClaimForm;
 use super::load_objects;
 use super::median::{median, ratio_of_medians};
-use super::outcome_checks;
 use super::plot::{self, Curve};
 use super::process::{Process, Usage};
 use super::scheduler::{SchedulerArgs, SchedulerKind, SchedulerSetup};
 use super::workload::{PodForm, Workload};
+use super::{outcome_checks, running_pods};
 
 /// The namespace of the pods.
 const NAMESPACE: &str = "e2e";
@@ -87,6 +87,12 @@ pub struct Args {
     /// The claims of the pods; none by default.
     #[arg(long)]
     claims: Option<ClaimForm>,
+    /// Pods that are on the nodes before, in 50 namespaces with a controller and a Service each.
+    #[arg(long, default_value_t = 0)]
+    running: u32,
+    /// Seconds from the last Event until the memory is read.
+    #[arg(long, default_value_t = 0)]
+    idle_seconds: u64,
     /// Also run a program that sends the same writes without deciding anything.
     #[arg(long)]
     null_scheduler: bool,
@@ -125,19 +131,28 @@ impl Contender {
         let kind = match self {
             Contender::Scheduler(kind) => kind,
             Contender::Null => {
-                let this = std::env::current_exe().context("finding this program")?;
-                let mut command = Command::new(this);
-                command.args(["e2e", "null-scheduler", "--kubeconfig"]).arg(kubeconfig);
-                if args.claims.is_some() {
-                    command.args(["--claims-in", NAMESPACE]);
-                }
-                let log = plane.folder().join("null-scheduler.log");
-                return Process::start(self.name(), &mut command, &log);
+                let claims_in = args.claims.map(|_| NAMESPACE);
+                return start_null_scheduler(&kubeconfig, plane.folder(), claims_in);
             }
         };
         let setup = SchedulerSetup::new(kind.name(), plane.folder(), &kubeconfig);
         Ok(args.chosen.start(kind, &setup)?.process)
     }
+}
+
+/// Starts the null scheduler, for pods with claims in one namespace.
+pub(super) fn start_null_scheduler(
+    kubeconfig: &Path,
+    folder: &Path,
+    claims_in: Option<&str>,
+) -> Result<Process> {
+    let this = std::env::current_exe().context("finding this program")?;
+    let mut command = Command::new(this);
+    command.args(["e2e", "null-scheduler", "--kubeconfig"]).arg(kubeconfig);
+    if let Some(namespace) = claims_in {
+        command.args(["--claims-in", namespace]);
+    }
+    Process::start(Contender::Null.name(), &mut command, &folder.join("null-scheduler.log"))
 }
 
 /// One run of one scheduler.
@@ -175,6 +190,7 @@ impl Run {
 /// Whether every run left the right state and, with `--check`, Loadmaster was within the limits.
 pub async fn run(args: &Args) -> Result<bool> {
     args.workload.check_size(args.nodes, args.pods)?;
+    Workload::Basic.check_size(args.nodes, args.pods + args.running)?;
     let kinds = args.chosen.kinds()?;
     let mut contenders: Vec<Contender> = kinds.iter().copied().map(Contender::Scheduler).collect();
     if args.null_scheduler {
@@ -185,7 +201,10 @@ pub async fn run(args: &Args) -> Result<bool> {
         contenders.push(Contender::Null);
     }
     let claims = args.claims.map_or(String::new(), |form| format!(", {form:?} claims"));
-    println!("drain {:?}: {} nodes, {} pods{claims}", args.workload, args.nodes, args.pods);
+    println!(
+        "drain {:?}: {} nodes, {} running pods, {} pods{claims}",
+        args.workload, args.nodes, args.running, args.pods
+    );
     println!(
         "| scheduler | pods | bound | s to first | s | pods/s | s to last Event | Events/s | CPU s | CPU ms per pod | RSS MiB | peak RSS MiB | API server CPU s |"
     );
@@ -234,6 +253,7 @@ async fn drain(args: &Args, contender: Contender, form: PodForm) -> Result<Run> 
     let loading = Instant::now();
     load_objects::namespace(&api, NAMESPACE).await?;
     load_objects::nodes(&api, args.nodes).await?;
+    running_pods::create(&api, args.nodes, args.running).await?;
     let mut manager = load_claims(args, &api, &plane).await?;
     load_pods(args, &api, form).await?;
     check_form(&api, form).await?;
@@ -252,9 +272,11 @@ async fn drain(args: &Args, contender: Contender, form: PodForm) -> Result<Run> 
     scheduler.check_running()?;
     manager.as_mut().map_or(Ok(()), Process::check_running)?;
     let all = all?;
-    let last_event = wait_for_events(&api, args.pods).await?;
+    let last_event = wait_for_events(&api, NAMESPACE, args.pods).await?;
     let usage = scheduler.usage()?;
     let apiserver = plane.apiserver_usage()?;
+    tokio::time::sleep(Duration::from_secs(args.idle_seconds)).await;
+    let usage = Usage { cpu_seconds: usage.cpu_seconds, ..scheduler.usage()? };
     drop((scheduler, manager));
     let faults = outcome_checks::faults(&api, NAMESPACE, args.pods).await?;
     let run = Run {
@@ -314,8 +336,12 @@ async fn check_form(api: &ApiClient, form: PodForm) -> Result<()> {
 }
 
 /// Waits until there is an Event for every pod, or no new Event was written for a while. Returns when the last one was seen.
-async fn wait_for_events(api: &ApiClient, n_pods: u32) -> Result<Instant> {
-    let path = format!("/api/v1/namespaces/{NAMESPACE}/events?limit=1");
+pub(super) async fn wait_for_events(
+    api: &ApiClient,
+    namespace: &str,
+    n_pods: u32,
+) -> Result<Instant> {
+    let path = format!("/api/v1/namespaces/{namespace}/events?limit=1");
     let (mut n_last, mut changed) = (0, Instant::now());
     loop {
         let list = api.get_json(&path).await?;
