@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer};
 pub struct Str(Arc<str>);
 
 /// How many strings a thread remembers before it starts over; forgetting only costs sharing.
-const POOL_LEN_MAX: usize = 1 << 20;
+const POOL_LEN_MAX: usize = 1 << 18;
 
 thread_local! {
     static POOL: RefCell<Set<Str>> = RefCell::new(Set::default());

@@ -25,7 +25,7 @@ pub mod workload;
 pub use disk_source::DiskSource;
 pub use extra_fields::{ExtraFieldSelection, ExtraFields, ExtraFieldsByKind};
 pub use interned_str::Str;
-pub use meta::{Labels, ObjectMeta, OwnerReference, Timestamp};
+pub use meta::{Labels, ObjectMeta, OptionalTimestamp, OwnerReference, Timestamp};
 pub use node::{ContainerImage, Node, NodeSpec, NodeStatus, Taint};
 pub use pod::{
     Affinity, Container, ContainerPort, ContainerResources, Pod, PodAffinity, PodAffinityTerm,

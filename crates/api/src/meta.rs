@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Visitor};
 pub use crate::go_json::nullable;
 use crate::go_json::objects;
 use crate::interned_str::Str;
-pub use crate::sorted_map::SortedMap;
+pub use crate::sorted_map::{MapValue, SortedMap};
 
 /// `metadata` of an object, without annotations and managedFields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -56,6 +56,29 @@ pub struct Timestamp(pub i64);
 impl Timestamp {
     /// Before every other time: Go's zero time.
     pub const MIN: Timestamp = Timestamp(i64::MIN);
+}
+
+/// `Option<Timestamp>` in eight bytes: a pod has several, and clusters have many pods. The last nanosecond, in the year 2262, is none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct OptionalTimestamp(i64);
+
+impl OptionalTimestamp {
+    /// The point in time, if there is one.
+    pub fn get(self) -> Option<Timestamp> {
+        (self.0 != i64::MAX).then_some(Timestamp(self.0))
+    }
+}
+
+impl From<Option<Timestamp>> for OptionalTimestamp {
+    fn from(time: Option<Timestamp>) -> Self {
+        OptionalTimestamp(time.map_or(i64::MAX, |time| time.0))
+    }
+}
+
+impl fmt::Debug for OptionalTimestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
 }
 
 /// As the API server writes it: RFC 3339 in UTC, whole seconds.

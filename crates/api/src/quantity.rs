@@ -11,13 +11,18 @@
 mod parse;
 mod print;
 
+use std::cell::RefCell;
 use std::cmp::Ordering;
+use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::{Add, AddAssign, Neg, Sub};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::sorted_map::MapValue;
 
 /// An amount such as `100m`, `1.5Gi` or `2e3`. Compared and hashed by value: `1` equals `1000m`.
 #[derive(Clone, Copy)]
@@ -29,6 +34,32 @@ pub struct Quantity {
     scale: i32,
     format: Format,
     spelling: Spelling,
+}
+
+/// How many slices of amounts a thread remembers.
+const N_RECENT: usize = 8;
+
+thread_local! {
+    static RECENT: RefCell<VecDeque<Arc<[Quantity]>>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// Nodes of one size have the same amounts, and most pods those of their template.
+impl MapValue for Quantity {
+    fn shared(values: Vec<Quantity>) -> Arc<[Quantity]> {
+        RECENT.with_borrow_mut(|recent| {
+            let are_these = |known: &&Arc<[Quantity]>| {
+                let pairs = known.iter().zip(&values);
+                known.len() == values.len() && { pairs }.all(|(a, b)| a.is_spelled_as(b))
+            };
+            if let Some(known) = recent.iter().find(are_these) {
+                return known.clone();
+            }
+            let fresh: Arc<[Quantity]> = values.into();
+            recent.truncate(N_RECENT - 1);
+            recent.push_front(fresh.clone());
+            fresh
+        })
+    }
 }
 
 /// In which family of suffixes an amount is printed.
@@ -43,7 +74,7 @@ enum Format {
 }
 
 /// How an amount was written, if that is to be repeated; and whether it is wide.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Spelling {
     flags: u8,
     /// Digits after the point.
@@ -82,6 +113,12 @@ pub struct QuantityError {
 }
 
 impl Quantity {
+    /// Whether it is equal, and printed in the same way.
+    fn is_spelled_as(&self, other: &Quantity) -> bool {
+        let parts = |it: &Quantity| (it.high, it.low, it.scale, it.format, it.spelling);
+        parts(self) == parts(other)
+    }
+
     /// Nothing.
     pub const ZERO: Quantity = Quantity::narrow(0, 0, Format::Decimal);
 

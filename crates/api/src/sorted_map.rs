@@ -21,6 +21,16 @@ pub struct SortedMap<V> {
     values: Arc<[V]>,
 }
 
+/// A value of a [`SortedMap`].
+pub trait MapValue: Sized {
+    /// The slice of these values, which may be shared with an equal one.
+    fn shared(values: Vec<Self>) -> Arc<[Self]> {
+        values.into()
+    }
+}
+
+impl MapValue for Str {}
+
 /// How many sets of keys a thread remembers before it starts over; forgetting only costs sharing.
 const SETS_MAX: usize = 1 << 14;
 
@@ -89,7 +99,7 @@ impl<V> SortedMap<V> {
     }
 }
 
-impl<V: Clone> SortedMap<V> {
+impl<V: Clone + MapValue> SortedMap<V> {
     /// This map with `key` set to `value`.
     #[must_use]
     pub fn with(self, key: &str, value: V) -> Self {
@@ -112,7 +122,7 @@ impl<V: Ord> PartialOrd for SortedMap<V> {
 }
 
 /// Later pairs win over earlier ones of the same key.
-impl<K: Into<Str>, V> FromIterator<(K, V)> for SortedMap<V> {
+impl<K: Into<Str>, V: MapValue> FromIterator<(K, V)> for SortedMap<V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
         let mut all: Vec<(Str, V)> = pairs.into_iter().map(|(k, v)| (k.into(), v)).collect();
         if all.is_empty() {
@@ -130,7 +140,7 @@ impl<K: Into<Str>, V> FromIterator<(K, V)> for SortedMap<V> {
             });
         }
         let (keys, values): (Vec<Str>, Vec<V>) = all.into_iter().unzip();
-        SortedMap { keys: shared(&keys), values: values.into() }
+        SortedMap { keys: shared(&keys), values: V::shared(values) }
     }
 }
 
@@ -140,10 +150,10 @@ impl<V: fmt::Debug> fmt::Debug for SortedMap<V> {
     }
 }
 
-impl<'de, V: Deserialize<'de> + Default> Deserialize<'de> for SortedMap<V> {
+impl<'de, V: Deserialize<'de> + Default + MapValue> Deserialize<'de> for SortedMap<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Map<V>(PhantomData<V>);
-        impl<'de, V: Deserialize<'de> + Default> Visitor<'de> for Map<V> {
+        impl<'de, V: Deserialize<'de> + Default + MapValue> Visitor<'de> for Map<V> {
             type Value = SortedMap<V>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map")
@@ -174,6 +184,9 @@ mod tests {
     use loadmaster_stdx::Rng;
 
     use super::*;
+    use crate::Quantity;
+
+    impl MapValue for u64 {}
 
     /// Against the standard library's map, which also keeps the last of several values.
     #[test]
@@ -195,6 +208,24 @@ mod tests {
                 assert_eq!(map.get(&key), expected.get(&key));
             }
         }
+    }
+
+    #[test]
+    fn maps_with_amounts_that_are_written_alike_share_them() {
+        let map = |cpu: &str| -> SortedMap<Quantity> {
+            let amounts = [("cpu", cpu), ("memory", "64Gi")];
+            amounts.map(|(key, amount)| (key, amount.parse().unwrap())).into_iter().collect()
+        };
+        let check = |a: &str, b: &str, are_shared: bool| {
+            assert_eq!(Arc::ptr_eq(&map(a).values, &map(b).values), are_shared, "{a} {b}");
+        };
+        check("4", "4", true);
+        check("4", "8", false);
+        // Equal amounts.
+        check("4", "4000m", false);
+        let (small, others) = (map("1"), 2..100);
+        others.for_each(|n| drop(map(&n.to_string())));
+        assert!(map("1") == small && !Arc::ptr_eq(&map("1").values, &small.values), "forgotten");
     }
 
     #[test]

@@ -3,10 +3,13 @@
 mod node_tree;
 
 use std::collections::BTreeMap;
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
+use hashbrown::HashTable;
 use loadmaster_api::{Labels, Node, Str, Taint};
 use loadmaster_stdx::Map;
+use loadmaster_stdx::hash::SeededHashBuilder;
 use smallvec::SmallVec;
 
 use crate::label_columns::{LabelColumns, LabelKeyId};
@@ -94,7 +97,9 @@ pub(crate) struct RemovedPod {
 #[derive(Clone, Debug, Default)]
 pub struct NodeTable {
     pub(crate) entries: Vec<Option<Entry>>,
-    by_name: Map<Box<str>, NodeRow>,
+    /// Their names are in the entries.
+    by_name: HashTable<NodeRow>,
+    hasher: SeededHashBuilder,
     free: Vec<NodeRow>,
     n_nodes: usize,
     columns: NodeColumns,
@@ -154,7 +159,12 @@ impl NodeTable {
 
     /// The row of a node.
     pub fn row(&self, name: &str) -> Option<NodeRow> {
-        self.by_name.get(name).copied()
+        let is_it = |row: &NodeRow| self.name_in(*row) == Some(name);
+        self.by_name.find(self.hasher.hash_one(name), is_it).copied()
+    }
+
+    fn name_in(&self, row: NodeRow) -> Option<&str> {
+        self.entries[row.index()].as_ref().map(|entry| entry.node.name())
     }
 
     /// The nodes by zone: the order in which nodes are searched when only some feasible nodes are needed.
@@ -233,7 +243,6 @@ impl NodeTable {
     /// Adds a node whose name is new.
     pub(crate) fn insert(&mut self, node: Arc<Node>) -> NodeRow {
         let row = self.free.pop().unwrap_or_else(|| self.push_row());
-        self.by_name.insert(node.name().into(), row);
         self.n_nodes += 1;
         self.columns.occupied[row.index()] = 1;
         self.entries[row.index()] = Some(Entry {
@@ -244,6 +253,10 @@ impl NodeTable {
             n_affinity: 0,
             n_required_anti_affinity: 0,
         });
+        let NodeTable { by_name, hasher, entries, .. } = self;
+        let name_in = |row: &NodeRow| entries[row.index()].as_ref().map(|entry| entry.node.name());
+        let hash_of = |row: &NodeRow| hasher.hash_one(name_in(row).unwrap_or_default());
+        by_name.insert_unique(hasher.hash_one(node.name()), row, hash_of);
         self.add_images(row, &node);
         self.node_tree.insert(row, &node);
         self.write_node(row, &node);
@@ -266,10 +279,13 @@ impl NodeTable {
     /// Removes a node that has no pods left.
     pub(crate) fn remove(&mut self, row: NodeRow) {
         let Some(entry) = self.entries[row.index()].take() else { return };
+        let hash = self.hasher.hash_one(entry.node.name());
+        if let Ok(known) = self.by_name.find_entry(hash, |known| *known == row) {
+            known.remove();
+        }
         assert!(entry.pods.is_empty(), "a node is removed only after its pods");
         self.remove_images(row, &entry.node);
         self.node_tree.remove(row, &entry.node);
-        self.by_name.remove(entry.node.name());
         self.n_nodes -= 1;
         self.write_node(row, &Node::default());
         self.columns.occupied[row.index()] = 0;

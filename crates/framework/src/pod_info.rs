@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use loadmaster_api::pod::PodCondition;
-use loadmaster_api::{ExtraFields, Pod, Str, Timestamp, Volume};
+use loadmaster_api::{ExtraFields, OptionalTimestamp, Pod, Str, Timestamp, Volume};
 use serde_json::Value;
 
 use crate::feature_gates::FeatureGates;
@@ -33,11 +33,11 @@ pub struct PodInfo {
     /// `metadata.generation`; 0 when the object has none.
     pub generation: i64,
     /// `metadata.creationTimestamp`.
-    pub created: Option<Timestamp>,
+    pub created: OptionalTimestamp,
     /// `status.startTime`.
-    pub started: Option<Timestamp>,
-    /// When its condition PodScheduled became true; `None` while it is not.
-    pub scheduled: Option<Timestamp>,
+    pub started: OptionalTimestamp,
+    /// When its condition PodScheduled became true; none while it is not.
+    pub scheduled: OptionalTimestamp,
     /// Whether it has a deletion timestamp.
     pub terminating: bool,
     /// Its condition DisruptionTarget, which few pods have.
@@ -71,9 +71,9 @@ impl PodInfo {
             node_name: pod.spec.node_name.clone(),
             nominated_node_name: status.nominated_node_name.clone(),
             generation: pod.metadata.generation,
-            created: pod.metadata.creation_timestamp,
-            started: status.start_time,
-            scheduled: scheduled.map(|it| it.last_transition_time.unwrap_or(Timestamp::MIN)),
+            created: pod.metadata.creation_timestamp.into(),
+            started: status.start_time.into(),
+            scheduled: scheduled.map(|it| it.last_transition_time.unwrap_or(Timestamp::MIN)).into(),
             terminating: pod.metadata.deletion_timestamp.is_some(),
             disruption: disruption.cloned().map(Box::new),
             extra: pod.extra.clone(),

@@ -253,7 +253,7 @@ impl DryRunResult {
 /// Orders pods by importance, the most important first: by priority, then by start time (upstream's `MoreImportantPod`). A pod
 /// that has not started counts as started last.
 pub fn compare_pod_importance(a: &PodInfo, b: &PodInfo) -> Ordering {
-    let started = |pod: &PodInfo| pod.started.map_or(i64::MAX, |started| started.0);
+    let started = |pod: &PodInfo| pod.started.get().map_or(i64::MAX, |started| started.0);
     b.template.priority().cmp(&a.template.priority()).then_with(|| started(a).cmp(&started(b)))
 }
 

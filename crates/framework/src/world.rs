@@ -6,6 +6,7 @@
 
 pub mod trial;
 
+mod assigned_pods;
 mod contributions;
 mod nominations;
 mod objects;
@@ -40,6 +41,7 @@ use trial::UndoLog;
 
 pub use trial::{Checkpoint, DryRun, Trial};
 
+use assigned_pods::AssignedPods;
 use contributions::{ContributionClassId, Contributions, Sums};
 use templates::Templates;
 
@@ -69,8 +71,8 @@ pub struct World {
     versions: KeyVersions,
     /// Evaluators that were prepared before this change are invalid.
     evaluators_valid_since: u64,
-    /// Row by uid of every assigned pod, without the changes of open dry runs.
-    assigned: Map<Box<str>, NodeRow>,
+    /// Without the changes of open dry runs.
+    assigned: AssignedPods,
     /// By node name; sorted, because [`World::nominated_nodes`] exposes the order.
     nominated: BTreeMap<Str, Vec<Arc<PodInfo>>>,
     nominated_nodes_by_uid: Map<Box<str>, Str>,
@@ -185,7 +187,7 @@ impl World {
 
     /// The row of an assigned pod.
     pub fn row_of_pod(&self, uid: &str) -> Option<NodeRow> {
-        let row = self.assigned.get(uid).copied();
+        let row = self.assigned.row(uid);
         if self.undo.is_dry_run() { self.row_of_pod_in_dry_run(uid, row) } else { row }
     }
 
@@ -273,11 +275,11 @@ impl World {
     pub fn add_pod(&mut self, row: NodeRow, pod: Arc<PodInfo>) {
         if self.undo.is_dry_run() {
             self.remove_pod(&pod.uid);
-        } else if let Some(before) = self.assigned.insert(pod.uid.clone(), row) {
+        } else if let Some((known, before)) = self.assigned.insert(pod.clone(), row) {
             // It is moved, which happens rarely: most pods are looked up once.
-            self.assigned.insert(pod.uid.clone(), before);
+            self.assigned.insert(known, before);
             self.remove_pod(&pod.uid);
-            self.assigned.insert(pod.uid.clone(), row);
+            self.assigned.insert(pod.clone(), row);
         }
         self.place_pod(row, pod);
     }
@@ -291,14 +293,14 @@ impl World {
 
     /// Removes a pod from its node; returns it.
     pub fn remove_pod(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
-        let (key, row) = match self.undo.is_dry_run() {
-            true => (None, self.row_of_pod(uid)?),
-            false => self.assigned.remove_entry(uid).map(|(uid, row)| (Some(uid), row))?,
+        let row = match self.undo.is_dry_run() {
+            true => self.row_of_pod(uid)?,
+            false => self.assigned.remove(uid)?,
         };
         let removed = self.nodes.remove_pod(row, |pod| &*pod.uid == uid)?;
         let pod = removed.pod.clone();
         let counters = self.count_pod(row, &pod, -1);
-        self.undo.pod_removed(row, key, removed);
+        self.undo.pod_removed(row, removed);
         self.log_change(WorldChange::Pods(row, counters));
         Some(pod)
     }
@@ -321,6 +323,7 @@ impl World {
         };
         let is_refreshed = self.nodes.refresh_pod(row, pod, same);
         if is_refreshed {
+            self.assigned.insert(pod.clone(), row);
             self.pod_indexes.add_assigned(pod);
         }
         is_refreshed
@@ -340,7 +343,7 @@ impl World {
     /// Adds or updates a pod that a profile has to place, for the indexes. It stays pending until it is deleted here, but counts
     /// as assigned while it is assumed.
     pub fn upsert_pending_pod(&mut self, pod: &Arc<PodInfo>) {
-        let is_assigned = self.assigned.contains_key(&pod.uid);
+        let is_assigned = self.assigned.row(&pod.uid).is_some();
         self.pod_indexes.upsert_pending(pod, is_assigned);
     }
 

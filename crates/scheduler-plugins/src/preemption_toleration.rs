@@ -115,7 +115,7 @@ impl PreemptionToleration {
         })?;
         let preemptor = run.preemptor().template.priority();
         let policy = TolerationPolicy::of(class);
-        Ok(policy.is_some_and(|it| it.tolerates(preemptor, other.scheduled, cx.now().wall)))
+        Ok(policy.is_some_and(|it| it.tolerates(preemptor, other.scheduled.get(), cx.now().wall)))
     }
 }
 

@@ -173,7 +173,7 @@ fn reprieve_order(input: &SchedulingInput<'_>, pods: Vec<Arc<PodInfo>>) -> Vec<P
         .into_iter()
         .filter(|pod| pod.template.priority() < input.pod.template.priority())
         .collect();
-    lower.sort_by_key(|pod| importance(pod.template.priority(), pod.started.map(|at| at.0)));
+    lower.sort_by_key(|pod| importance(pod.template.priority(), pod.started.get().map(|at| at.0)));
     let violates = budget_violations(&input.world, &lower);
     let mut all: Vec<PotentialVictim> = lower.into_iter().zip(violates).collect();
     all.sort_by_key(|(_, violates)| !violates);
@@ -253,7 +253,7 @@ fn select_victims_on_node(
         .map(|(pod, _)| Victim {
             name: pod.full_name(),
             priority: pod.template.priority(),
-            started: pod.started.map(|at| at.0),
+            started: pod.started.get().map(|at| at.0),
         })
         .collect();
     victims.sort_by_key(|victim| importance(victim.priority, victim.started));

@@ -109,6 +109,13 @@ impl Default for SeededHashBuilder {
     }
 }
 
+/// Without the seed, which is a secret.
+impl fmt::Debug for SeededHashBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SeededHashBuilder(..)")
+    }
+}
+
 impl BuildHasher for SeededHashBuilder {
     type Hasher = FoldHasher<'static>;
 

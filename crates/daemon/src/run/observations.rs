@@ -195,7 +195,7 @@ pub(super) fn update_pending_ages(engine: &Engine, metrics: &Metrics, now: Times
         (SubQueue::Gated, QueueLabel::Gated, None),
     ];
     for (pod, sub_queue) in engine.queue().iter() {
-        let created = pod.info.pod.created.unwrap_or(pod.info.queued);
+        let created = pod.info.pod.created.get().unwrap_or(pod.info.queued);
         for (_, _, first) in oldest.iter_mut().filter(|(queue, ..)| *queue == sub_queue) {
             *first = Some(first.map_or(created, |first: Timestamp| first.min(created)));
         }

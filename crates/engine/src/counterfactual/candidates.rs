@@ -272,7 +272,7 @@ fn in_order_of_removal(kind: &str, pods: Vec<(&Arc<PodInfo>, u32)>) -> Vec<Strin
         }
     };
     pods.sort_by_key(|(pod, rank)| {
-        (Reverse(*rank), Reverse(pod.created), Reverse(pod.name.clone()))
+        (Reverse(*rank), Reverse(pod.created.get()), Reverse(pod.name.clone()))
     });
     pods.into_iter().map(|(pod, _)| pod.full_name()).collect()
 }

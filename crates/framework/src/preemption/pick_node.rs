@@ -30,7 +30,7 @@ impl CandidateCost {
         let most_important = victims.pods.iter().filter(|pod| pod.template.priority() == highest);
         // A pod that has not started counts as started last.
         let earliest = most_important
-            .map(|pod| pod.started.map_or(i64::MAX, |started| started.0))
+            .map(|pod| pod.started.get().map_or(i64::MAX, |started| started.0))
             .min()
             .unwrap_or(i64::MAX);
         CandidateCost {

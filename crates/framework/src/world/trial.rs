@@ -40,8 +40,8 @@ pub(super) struct UndoLog {
 enum Step {
     /// The pod was added as the last one of this row. `n_scalars` is the number of scalar resources known before.
     Added { row: NodeRow, n_scalars: usize },
-    /// The pod was removed from this row, and this key from the map of pods by uid, except in a dry run.
-    Removed { row: NodeRow, uid: Option<Box<str>>, removed: RemovedPod },
+    /// The pod was removed from this row, in a dry run or not.
+    Removed { row: NodeRow, in_dry_run: bool, removed: RemovedPod },
     /// A pod was nominated as the last one of this node.
     Nominated { node: Str, version: u64 },
     /// A pod's nomination was deleted; it was at this index.
@@ -61,8 +61,9 @@ impl UndoLog {
         self.push(|| Step::Added { row, n_scalars });
     }
 
-    pub fn pod_removed(&mut self, row: NodeRow, uid: Option<Box<str>>, removed: RemovedPod) {
-        self.push(|| Step::Removed { row, uid, removed });
+    pub fn pod_removed(&mut self, row: NodeRow, removed: RemovedPod) {
+        let in_dry_run = self.is_dry_run();
+        self.push(|| Step::Removed { row, in_dry_run, removed });
     }
 
     pub fn nominated(&mut self, node: &Str, version: u64) {
@@ -243,7 +244,7 @@ impl<'w> DryRun<'w> {
         let is_removed = removed.is_some();
         if let Some(removed) = removed {
             self.0.world.pod_sums.count(pod, -1);
-            self.0.world.undo.pod_removed(row, None, removed);
+            self.0.world.undo.pod_removed(row, removed);
         }
         is_removed
     }
@@ -282,9 +283,9 @@ impl World {
                 let counters = self.count_pod(row, &pod, -1);
                 self.log_change(WorldChange::Pods(row, counters));
             }
-            Step::Removed { row, uid, removed } => {
-                if let Some(uid) = uid {
-                    self.assigned.insert(uid, row);
+            Step::Removed { row, in_dry_run, removed } => {
+                if !in_dry_run {
+                    self.assigned.insert(removed.pod.clone(), row);
                 }
                 let counters = self.count_pod(row, &removed.pod, 1);
                 self.nodes.undo_remove_pod(row, removed);

@@ -24,7 +24,7 @@ const HOLD: Duration = Duration::from_secs(2);
 
 /// Until when a pod waits for others; `None` if it was created before, or it is not known when.
 fn held_until(now: Now, pod: &PodInfo) -> Option<MonoTime> {
-    let age = u64::try_from(now.wall.0.saturating_sub(pod.created?.0)).unwrap_or_default();
+    let age = u64::try_from(now.wall.0.saturating_sub(pod.created.get()?.0)).unwrap_or_default();
     // The time of its creation has whole seconds.
     let left = (HOLD + Duration::from_secs(1)).checked_sub(Duration::from_nanos(age))?;
     Some(now.mono.after(left.min(HOLD)))

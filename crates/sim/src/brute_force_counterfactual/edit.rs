@@ -271,7 +271,7 @@ fn workloads(input: &SchedulingInput<'_>) -> Vec<Edit> {
             all.entry(key.map(ToString::to_string)).or_default().push(Replica {
                 name: pod.name.to_string(),
                 node: node.name().to_owned(),
-                created: pod.created.map(|at| at.0),
+                created: pod.created.get().map(|at| at.0),
             });
         }
     }

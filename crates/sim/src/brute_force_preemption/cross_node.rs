@@ -231,7 +231,9 @@ impl AllSets {
         let assigned = input.world.node_infos().flat_map(|node| node.pods());
         let lower = assigned.filter(|pod| pod.template.priority() < priority);
         let mut pods: Vec<Arc<PodInfo>> = lower.cloned().collect();
-        pods.sort_by_key(|pod| importance(pod.template.priority(), pod.started.map(|at| at.0)));
+        pods.sort_by_key(|pod| {
+            importance(pod.template.priority(), pod.started.get().map(|at| at.0))
+        });
         let feasible = (0..1_usize << pods.len()).map(|set| feasible(input, &pods, set)).collect();
         AllSets { pods, feasible }
     }
@@ -255,7 +257,7 @@ impl AllSets {
         let top = pods.iter().map(priority).max().unwrap_or(i64::MIN);
         let sum = pods.iter().map(|pod| i128::from(priority(pod)) + (1 << 31)).sum();
         let of_top = pods.iter().filter(|pod| priority(pod) == top);
-        let earliest = of_top.map(|pod| pod.started.map_or(i64::MAX, |at| at.0)).min();
+        let earliest = of_top.map(|pod| pod.started.get().map_or(i64::MAX, |at| at.0)).min();
         (n_violations, top, sum, pods.len(), Reverse(earliest.unwrap_or(i64::MAX)))
     }
 
