@@ -45,7 +45,8 @@ impl NodeRejections {
         else {
             return None;
         };
-        if !excluded_by.is_empty()
+        if nodes.is_empty()
+            || !excluded_by.is_empty()
             || !other_rejecting_plugins.is_empty()
             || !unknown_node_rejections.is_empty()
         {

@@ -261,3 +261,12 @@ fn results_that_are_used_again_equal_fresh_ones() {
     let [used_again, fresh] = CALLS.each_ref().map(|calls| calls.load(Ordering::Relaxed));
     assert!(used_again * 5 < fresh * 4, "{used_again} calls of Filter instead of {fresh}");
 }
+
+#[test]
+fn a_cluster_without_nodes_has_a_message_of_its_own() {
+    let mut bench = Bench::new();
+    bench.apply(EngineEvent::Delete(DeletedObjectKey::Node("a".into())));
+    bench.pod("web", json!({}));
+    bench.cycle();
+    assert_eq!(bench.lines[0], "FailedScheduling web: no nodes available to schedule pods");
+}
