@@ -46,6 +46,8 @@ const STEPS: &[Step] = &[
     Xtask("e2e guests --nodes 2000 --pods 20000"),
     Xtask("e2e drain basic 5000 10000"),
     Xtask("e2e drain mixed 1000 2000"),
+    Xtask("e2e drain mixed 5000 3000 --running 100000 --idle-seconds 60"),
+    Xtask("e2e latency basic 5000 10000 --scheduler loadmaster --check"),
     Xtask("e2e drain basic 5000 10000 --form both --rounds 5 --scheduler loadmaster --check"),
     Xtask("e2e drain basic 2000 4000 --claims prebound --check"),
     // kube-scheduler takes an hour for as many static volumes.
