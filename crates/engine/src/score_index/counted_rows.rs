@@ -142,18 +142,20 @@ impl CountedRows {
             if is_counted && *self.table.key(class, stride + 1) == *self.key {
                 return;
             }
-            self.remove(row, class, score, stride);
+            self.uncount(class, score, stride);
         }
         if is_counted {
             self.insert(row, shared, score);
+        } else {
+            self.rows.remove(row);
         }
     }
 
-    /// Adds a row to the class with the key in `key`.
+    /// Adds a row to the class with the key in `key`, or moves it there.
     fn insert(&mut self, row: NodeRow, shared: u32, score: i64) {
         self.n_class_changes += 1;
         let class = self.table.insert_row(&self.key);
-        self.rows.insert(row, class);
+        self.rows.set(row, class);
         element(&mut self.n_by_score, class).add(score);
         element(&mut self.hidden, shared).add(score);
         *element(&mut self.n_hidden, shared) += 1;
@@ -161,9 +163,14 @@ impl CountedRows {
 
     /// Removes a row with this class and score.
     fn remove(&mut self, row: NodeRow, class: u32, score: i64, stride: usize) {
+        self.rows.remove(row);
+        self.uncount(class, score, stride);
+    }
+
+    /// Does not count a row with this class and score any more.
+    fn uncount(&mut self, class: u32, score: i64, stride: usize) {
         self.n_class_changes += 1;
         let shared = self.shared_class(class, stride) as usize;
-        self.rows.remove(row);
         self.table.remove_row(class, stride + 1);
         self.n_by_score[class as usize].remove(score);
         self.hidden[shared].remove(score);

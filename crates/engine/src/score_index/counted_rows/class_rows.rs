@@ -30,16 +30,28 @@ impl ClassRows {
         self.classes.get(class as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// Adds a row that has no class.
-    pub fn insert(&mut self, row: NodeRow, class: u32) {
+    /// Adds a row to a class, and removes it from the one that it has.
+    pub fn set(&mut self, row: NodeRow, class: u32) {
         let rows = super::element(&mut self.classes, class);
-        self.positions.insert(row, Position { class, at: rows.len() as u32 });
+        let position = Position { class, at: rows.len() as u32 };
         rows.push(row);
+        match self.positions.get_mut(row) {
+            Some(known) => {
+                let before = std::mem::replace(known, position);
+                self.leave(before);
+            }
+            None => self.positions.insert(row, position),
+        }
     }
 
     /// Removes a row from its class.
     pub fn remove(&mut self, row: NodeRow) {
-        let Some(Position { class, at }) = self.positions.remove(row) else { return };
+        if let Some(before) = self.positions.remove(row) {
+            self.leave(before);
+        }
+    }
+
+    fn leave(&mut self, Position { class, at }: Position) {
         let rows = &mut self.classes[class as usize];
         rows.swap_remove(at as usize);
         if let Some(moved) = rows.get(at as usize)
@@ -64,10 +76,11 @@ mod tests {
         let (mut rows, mut twin) = (ClassRows::default(), BTreeMap::new());
         for _ in 0..2_000 {
             let (row, class) = (NodeRow(rng.below(100) as u32), rng.below(4) as u32);
-            if twin.remove(&row).is_some() {
+            if rng.one_in(2) {
                 rows.remove(row);
-            } else {
-                rows.insert(row, class);
+                twin.remove(&row);
+            } else if twin.get(&row) != Some(&class) {
+                rows.set(row, class);
                 twin.insert(row, class);
             }
             assert_eq!(rows.class(row), twin.get(&row).copied());
