@@ -17,7 +17,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use loadmaster_stdx::decode_erased;
+use loadmaster_stdx::{ErasedSeed, decode_with};
 use serde::de::{DeserializeOwned, DeserializeSeed};
 use serde_path_to_error::Track;
 
@@ -345,9 +345,20 @@ impl Document {
         decoder: &mut JsonDecoder<'de>,
         seed: S,
     ) -> Result<S::Value, LocatedError> {
+        let value = decode_with(seed, |seed| self.json_erased(part, decoder, seed))?;
+        value.ok_or_else(|| self.nothing_decoded(part))
+    }
+
+    /// Not generic, as [`Document::yaml_erased`]: other crates have types, and only this one has decoders.
+    fn json_erased<'de>(
+        &self,
+        part: usize,
+        decoder: &mut JsonDecoder<'de>,
+        seed: ErasedSeed<'_, 'de>,
+    ) -> Result<(), LocatedError> {
         let mut track = Track::new();
         let tracked = serde_path_to_error::Deserializer::new(decoder, &mut track);
-        let result = decode_erased(seed, tracked);
+        let result = seed.deserialize(tracked);
         result.map_err(|error| self.json_error(part, FieldPath::from(&track.path()), &error))
     }
 
@@ -358,15 +369,27 @@ impl Document {
         part: YamlPart<'de>,
         seed: S,
     ) -> Result<S::Value, LocatedError> {
+        let value = decode_with(seed, |seed| self.yaml_erased(nth, part, seed))?;
+        value.ok_or_else(|| self.nothing_decoded(nth))
+    }
+
+    fn yaml_erased<'de>(
+        &self,
+        nth: usize,
+        part: YamlPart<'de>,
+        seed: ErasedSeed<'_, 'de>,
+    ) -> Result<(), LocatedError> {
         let mut track = Track::new();
         let result = serde_saphyr::with_deserializer_from_str_with_options(
             part.text,
             yaml_options(),
-            |decoder| {
-                decode_erased(seed, serde_path_to_error::Deserializer::new(decoder, &mut track))
-            },
+            |decoder| seed.deserialize(serde_path_to_error::Deserializer::new(decoder, &mut track)),
         );
         result.map_err(|error| self.yaml_error(nth, part, FieldPath::from(&track.path()), &error))
+    }
+
+    fn nothing_decoded(&self, part: usize) -> LocatedError {
+        self.error_in_part(part, FieldPath::ROOT, "nothing was decoded")
     }
 
     /// The documents of a YAML stream that hold something.

@@ -20,7 +20,7 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::connect::{Cluster, Unsigned};
-use crate::dial::PingSettings;
+use crate::dial::{BoxFuture, PingSettings};
 use crate::flowcontrol::RETRY_AFTER_MAX;
 use crate::status::error_chain;
 use pool::{Pool, Slot};
@@ -312,7 +312,7 @@ impl ApiClient {
     pub async fn call(&self, request: &Request) -> Result<Reply, SendError> {
         let mut progress = Progress::default();
         let whole = async {
-            let (response, slot) = self.send(request.outgoing(), &mut progress).await?;
+            let (response, slot) = self.boxed_send(request.outgoing(), &mut progress).await?;
             let stream = self.response_stream(response, slot);
             let (status, retry_after, is_protobuf) =
                 (stream.status, stream.retry_after, stream.is_protobuf);
@@ -351,11 +351,19 @@ impl ApiClient {
     /// When the head of the response does not arrive.
     pub async fn open_stream(&self, request: &Request) -> Result<ResponseStream, SendError> {
         let mut progress = Progress::default();
-        let sent = self.send(request.outgoing(), &mut progress);
+        let sent = self.boxed_send(request.outgoing(), &mut progress);
         match tokio::time::timeout(request.timeout, sent).await {
             Ok(opened) => opened.map(|(response, slot)| self.response_stream(response, slot)),
             Err(_) => Err(self.timed_out(request.timeout, &progress)),
         }
+    }
+
+    fn boxed_send<'a>(
+        &'a self,
+        request: Outgoing<'a>,
+        progress: &'a mut Progress,
+    ) -> BoxFuture<'a, Result<(http::Response<Incoming>, Slot), SendError>> {
+        Box::pin(self.send(request, progress))
     }
 
     /// Sends a request, and again when the server did not accept the credentials (then it has not executed it) and there are newer ones.

@@ -69,6 +69,16 @@ pub(crate) enum Sender {
     H1(http1::SendRequest<Full<Bytes>>),
 }
 
+/// TCP, or TLS over another stream. HTTP is compiled for this one type.
+pub(crate) type BoxStream = Box<dyn Stream>;
+
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A future that is compiled here, not in each crate that awaits it.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// No connection was opened.
 struct DialError {
     text: String,
@@ -90,7 +100,14 @@ impl From<String> for DialError {
 
 /// Opens a connection, and returns the generation of its credentials. When certificates are rejected they are loaded again, once. Errors are
 /// texts: the caller retries after any of them.
-pub(crate) async fn dial(cluster: &Cluster, pings: PingSettings) -> Result<(Sender, u64), String> {
+pub(crate) fn dial(
+    cluster: &Cluster,
+    pings: PingSettings,
+) -> BoxFuture<'_, Result<(Sender, u64), String>> {
+    Box::pin(dial_in_time(cluster, pings))
+}
+
+async fn dial_in_time(cluster: &Cluster, pings: PingSettings) -> Result<(Sender, u64), String> {
     let mut generation = cluster.access_generation();
     let opened = async {
         match open(cluster, generation, pings).await {
@@ -114,7 +131,7 @@ async fn open(
 ) -> Result<Sender, DialError> {
     let address = cluster.address();
     let Some(proxy) = cluster.proxy() else {
-        let stream = connect_tcp(address).await?;
+        let stream = Box::new(connect_tcp(address).await?);
         return handshake(cluster, generation, pings, stream).await;
     };
     let through_proxy = |error: DialError| {
@@ -125,7 +142,7 @@ async fn open(
         connect_tcp(&proxy.address).await.map_err(|error| through_proxy(error.into()))?;
     let Some(tls) = cluster.tls().filter(|_| proxy.address.is_https) else {
         open_proxy_tunnel(&mut stream, proxy, address).await?;
-        return handshake(cluster, generation, pings, stream).await;
+        return handshake(cluster, generation, pings, Box::new(stream)).await;
     };
     // As in Go, the proxy's certificate is verified with the same CA as the server's.
     let mut tls = (*tls).clone();
@@ -134,7 +151,7 @@ async fn open(
     let connected = TlsConnector::from(Arc::new(tls)).connect(name, stream).await;
     let mut stream = connected.map_err(|error| through_proxy(error.into()))?;
     open_proxy_tunnel(&mut stream, proxy, address).await?;
-    handshake(cluster, generation, pings, stream).await
+    handshake(cluster, generation, pings, Box::new(stream)).await
 }
 
 /// Connects to one of the addresses of a host.
@@ -224,24 +241,21 @@ where
 }
 
 /// TLS, if the server has it, and HTTP over a stream to the server.
-async fn handshake<T>(
+async fn handshake(
     cluster: &Cluster,
     generation: u64,
     pings: PingSettings,
-    stream: T,
-) -> Result<Sender, DialError>
-where
-    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
+    stream: BoxStream,
+) -> Result<Sender, DialError> {
     let Some((tls, name)) = cluster.tls().zip(cluster.server_name()) else {
         return Ok(Sender::H1(handshake_http1(stream).await?));
     };
     let stream = TlsConnector::from(tls).connect(name, stream).await?;
     let access = Some((cluster.clone(), generation));
     match stream.get_ref().1.alpn_protocol() {
-        Some(b"h2") => Ok(handshake_http2(stream, pings, access).await?),
+        Some(b"h2") => Ok(handshake_http2(Box::new(stream), pings, access).await?),
         _ => {
-            let (sender, connection) = start_http1(stream).await?;
+            let (sender, connection) = start_http1(Box::new(stream)).await?;
             tokio::spawn(report_end(connection, access));
             Ok(Sender::H1(sender))
         }
@@ -263,14 +277,11 @@ async fn report_end(
     }
 }
 
-async fn handshake_http2<T>(
-    stream: T,
+async fn handshake_http2(
+    stream: BoxStream,
     pings: PingSettings,
     access: Option<(Cluster, u64)>,
-) -> Result<Sender, String>
-where
-    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
+) -> Result<Sender, String> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -293,9 +304,8 @@ where
 }
 
 /// HTTP/1.1 over a stream, until the returned sender is dropped.
-pub(crate) async fn handshake_http1<T, B>(stream: T) -> Result<http1::SendRequest<B>, String>
+pub(crate) async fn handshake_http1<B>(stream: BoxStream) -> Result<http1::SendRequest<B>, String>
 where
-    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     B: Body<Data: Send, Error: Into<tower::BoxError>> + Send + 'static,
 {
     let (sender, connection) = start_http1(stream).await?;
@@ -303,11 +313,10 @@ where
     Ok(sender)
 }
 
-async fn start_http1<T, B>(
-    stream: T,
-) -> Result<(http1::SendRequest<B>, http1::Connection<TokioIo<T>, B>), String>
+async fn start_http1<B>(
+    stream: BoxStream,
+) -> Result<(http1::SendRequest<B>, http1::Connection<TokioIo<BoxStream>, B>), String>
 where
-    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     B: Body<Data: Send, Error: Into<tower::BoxError>> + Send + 'static,
 {
     http1::handshake(TokioIo::new(stream)).await.map_err(|error| error_chain(&error))

@@ -36,7 +36,7 @@ use serde::de::IgnoredAny;
 use tokio_rustls::TlsConnector;
 
 use crate::connect::{Address, address, basic_auth_header};
-use crate::dial::{connect_tcp, handshake_http1, is_tls_error};
+use crate::dial::{BoxFuture, connect_tcp, handshake_http1, is_tls_error};
 use crate::status::error_chain;
 
 /// The size limit of a response is this plus twice the size of the request: a valid response repeats at most the nodes of the
@@ -210,7 +210,7 @@ impl ExtenderClient {
                 },
             }
         }
-        let mut connection = self.dial(address).await?;
+        let mut connection = self.boxed_dial(address).await?;
         match connection.send_request(request).await {
             Ok(response) => Ok((response, connection)),
             Err(error) => {
@@ -219,6 +219,10 @@ impl ExtenderClient {
                 Err(connection_error_text(&error))
             }
         }
+    }
+
+    fn boxed_dial<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, Result<Connection, String>> {
+        Box::pin(self.dial(address))
     }
 
     async fn dial(&self, address: &Address) -> Result<Connection, String> {
@@ -233,13 +237,13 @@ impl ExtenderClient {
             }
         })?;
         if !address.is_https {
-            return handshake_http1(stream).await;
+            return handshake_http1(Box::new(stream)).await;
         }
         let name = ServerName::try_from(self.server_name.clone())
             .map_err(|error| format!("{:?}: {error}", self.server_name))?;
         let tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match TlsConnector::from(tls).connect(name, stream).await {
-            Ok(stream) => handshake_http1(stream).await,
+            Ok(stream) => handshake_http1(Box::new(stream)).await,
             Err(error) => {
                 self.read_tls_again(is_tls_error(&error)).await;
                 Err(error_chain(&error))

@@ -2,9 +2,9 @@
 
 use std::marker::PhantomData;
 
-use loadmaster_stdx::decode_erased;
+use loadmaster_stdx::{ErasedSeed, decode_with};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, DeserializeSeed as _, Error as _};
 use serde_json::{Map, Value};
 use serde_path_to_error::{Path, Segment, Track};
 
@@ -15,6 +15,8 @@ use crate::feature_gates::FeatureGates;
 mod go_value;
 
 pub use crate::errors::FieldError;
+
+type PathError = serde_path_to_error::Error<serde_json::Error>;
 
 /// At most this many errors are reported per value; each one costs another pass over it.
 const ERRORS_MAX: usize = 50;
@@ -30,19 +32,32 @@ pub fn decode_json_value<T: DeserializeOwned>(value: &Value) -> Result<T, FieldE
 }
 
 /// The path is only followed in values that do not decode.
-fn decode_go_value<T: DeserializeOwned>(
-    value: &Value,
-) -> Result<T, serde_path_to_error::Error<serde_json::Error>> {
-    if let Ok(decoded) = decode_erased(PhantomData, GoValue(value)) {
+fn decode_go_value<T: DeserializeOwned>(value: &Value) -> Result<T, PathError> {
+    if let Ok(Some(decoded)) = decode_with(PhantomData, |seed| decode_seed(value, seed)) {
         return Ok(decoded);
     }
-    let mut track = Track::new();
-    let tracked = serde_path_to_error::Deserializer::new(GoValue(value), &mut track);
-    let decoded = decode_erased(PhantomData, tracked);
-    decoded.map_err(|error| serde_path_to_error::Error::new(track.path(), error))
+    let decoded = decode_with(PhantomData, |seed| decode_seed_with_path(value, seed))?;
+    decoded.ok_or_else(|| {
+        PathError::new(Track::new().path(), serde_json::Error::custom("nothing was decoded"))
+    })
 }
 
-fn field_error(error: &serde_path_to_error::Error<serde_json::Error>) -> FieldError {
+/// Not generic: the crates of plugins have types, and only this one has decoders.
+fn decode_seed<'de>(value: &'de Value, seed: ErasedSeed<'_, 'de>) -> Result<(), serde_json::Error> {
+    seed.deserialize(GoValue(value))
+}
+
+fn decode_seed_with_path<'de>(
+    value: &'de Value,
+    seed: ErasedSeed<'_, 'de>,
+) -> Result<(), PathError> {
+    let mut track = Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(GoValue(value), &mut track);
+    let decoded = seed.deserialize(tracked);
+    decoded.map_err(|error| PathError::new(track.path(), error))
+}
+
+fn field_error(error: &PathError) -> FieldError {
     let path = error.path().to_string();
     FieldError {
         path: if path == "." { String::new() } else { path },

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -10,8 +11,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
-use http::{Method, Request};
+use http::{Method, Request, Response};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -83,6 +86,28 @@ impl fmt::Display for Disconnect {
 
 impl Error for Disconnect {}
 
+/// A [`Handler`] without its types: HTTP is compiled for this one, not for each server.
+#[derive(Clone)]
+pub(crate) struct AnyHandler(Arc<dyn Fn(Arc<Peer>, Request<Incoming>) -> AnyFuture + Send + Sync>);
+
+type AnyFuture = Pin<Box<dyn Future<Output = Response<AnyBody>> + Send>>;
+
+type AnyBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
+
+impl AnyHandler {
+    pub fn new(handler: impl Handler) -> AnyHandler {
+        AnyHandler(Arc::new(move |peer, request| {
+            let handled = handler.handle(peer, request);
+            Box::pin(async { handled.await.map(|body| body.map_err(Into::into).boxed_unsync()) })
+        }))
+    }
+}
+
+/// TCP, or TLS over it.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
 /// What all connections have in common.
 #[derive(Clone)]
 pub(crate) struct Server {
@@ -113,11 +138,12 @@ impl Server {
         address: SocketAddr,
         registered: RegisteredConnection,
         tls: Option<Arc<ServerConfig>>,
-        handler: impl Handler,
+        handler: AnyHandler,
         mut stopped: watch::Receiver<()>,
     ) {
         let peer = |certificates| Peer::new(address, certificates);
         let Some(tls) = tls else {
+            let stream = Box::new(stream);
             return self.serve_http(stream, peer(Vec::new()), registered, handler, stopped).await;
         };
         let handshake = TlsAcceptor::from(tls).accept(stream);
@@ -129,6 +155,7 @@ impl Server {
         match handshake {
             Ok(Ok(stream)) => {
                 let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+                let stream = Box::new(stream);
                 self.serve_http(stream, peer(chain), registered, handler, stopped).await;
             }
             Ok(Err(error)) => {
@@ -140,10 +167,10 @@ impl Server {
 
     async fn serve_http(
         self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        stream: Box<dyn Stream>,
         peer: Peer,
         registered: RegisteredConnection,
-        handler: impl Handler,
+        handler: AnyHandler,
         mut stopped: watch::Receiver<()>,
     ) {
         let (peer, registered) = (Arc::new(peer), Arc::new(registered));
@@ -151,7 +178,7 @@ impl Server {
         let service = service_fn(|request: Request<Incoming>| {
             let in_flight = registered.start_request();
             let is_head = request.method() == Method::HEAD;
-            let (handled, last_sent) = (handler.handle(peer.clone(), request), last_sent.clone());
+            let (handled, last_sent) = ((handler.0)(peer.clone(), request), last_sent.clone());
             async move {
                 let mut response = handled.await;
                 if response.extensions().get::<Disconnect>().is_some() {
@@ -213,22 +240,22 @@ async fn after_last_response(last_sent: &Notify) {
 }
 
 /// A response body whose request is in flight until it was sent.
-struct CountedBody<B> {
+struct CountedBody {
     /// `None` in the response to a HEAD request.
-    body: Option<B>,
+    body: Option<AnyBody>,
     /// Notified when the body was sent, if the connection ends with it.
     last_sent: Option<Arc<Notify>>,
     _in_flight: RequestInFlight,
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
+impl Body for CountedBody {
     type Data = Bytes;
-    type Error = B::Error;
+    type Error = <AnyBody as Body>::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         match &mut self.body {
             Some(body) => Pin::new(body).poll_frame(context),
             None => Poll::Ready(None),
@@ -244,7 +271,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
     }
 }
 
-impl<B> Drop for CountedBody<B> {
+impl Drop for CountedBody {
     fn drop(&mut self) {
         if let Some(last_sent) = &self.last_sent {
             last_sent.notify_one();

@@ -41,7 +41,7 @@ use tokio::time::{Instant, sleep};
 
 pub use certificate_subject::{CREDENTIAL_ID, CertificateSubject};
 pub use certificate_validity::set_validity;
-use connection::Server;
+use connection::{AnyHandler, Server};
 pub use connection::{Disconnect, LastResponse, Peer};
 use connection_table::ConnectionTable;
 
@@ -138,6 +138,7 @@ pub async fn serve(
     let accept = || async { listener.accept().await };
     let table = ConnectionTable::new(limits.connections_max, limits.connections_per_peer_max);
     let server = Server::new(limits);
+    let handler = AnyHandler::new(handler);
     let (stopping, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
     tokio::pin!(stop);

@@ -1,7 +1,8 @@
 //! Decoding through trait objects, for code size and build time.
 //!
 //! serde compiles a type once for each decoder that it is read with, and decoders are large: YAML with a path for errors is some 10 kB for each
-//! struct. Through [`decode_erased`] a type is compiled for one decoder, [`ErasedDecoder`], and each real decoder for one visitor.
+//! struct. Through [`decode_erased`] a type is compiled for one decoder, [`ErasedDecoder`], and each real decoder for one visitor. With
+//! [`decode_with`] a real decoder is not even compiled in each crate that has types.
 //! What is decoded, and all errors, are the same; each value costs a virtual call or two. Nothing can be borrowed from the text, and integers
 //! have at most 64 bits.
 
@@ -15,9 +16,11 @@ use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error as _};
 
 pub use error::ErasedError;
+pub use for_decoders::ErasedSeed;
 pub use for_types::ErasedDecoder;
 
 use for_decoders::DecoderSlot;
+use for_types::SeedSlot;
 
 /// Decodes `seed` with `decoder` behind a trait object.
 ///
@@ -30,6 +33,21 @@ pub fn decode_erased<'de, S: DeserializeSeed<'de>, D: Deserializer<'de>>(
 ) -> Result<S::Value, D::Error> {
     let mut slot = DecoderSlot::new(decoder);
     seed.deserialize(ErasedDecoder(&mut slot)).map_err(|error| slot.real_error(error))
+}
+
+/// Decodes `seed` with a function that does not know its type. The decoder is compiled where that function is, once if it is not generic.
+/// `None` if the function did not decode the seed.
+///
+/// # Errors
+///
+/// Those of `decode`.
+pub fn decode_with<'de, S: DeserializeSeed<'de>, E>(
+    seed: S,
+    decode: impl FnOnce(ErasedSeed<'_, 'de>) -> Result<(), E>,
+) -> Result<Option<S::Value>, E> {
+    let mut slot = SeedSlot::new(seed);
+    decode(ErasedSeed(&mut slot))?;
+    Ok(slot.value)
 }
 
 /// What a type asks a decoder for: the methods of [`Deserializer`].

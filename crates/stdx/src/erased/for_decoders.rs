@@ -159,9 +159,9 @@ impl<'de> Visitor<'de> for RealVisitor<'_, 'de> {
 }
 
 /// The one seed that real decoders are compiled for.
-struct RealSeed<'a, 'de>(&'a mut dyn Seed<'de>);
+pub struct ErasedSeed<'a, 'de>(pub(super) &'a mut dyn Seed<'de>);
 
-impl<'de> DeserializeSeed<'de> for RealSeed<'_, 'de> {
+impl<'de> DeserializeSeed<'de> for ErasedSeed<'_, 'de> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, decoder: D) -> Result<(), D::Error> {
@@ -186,7 +186,7 @@ struct ItemSlot<A, E> {
 
 impl<'de, A: SeqAccess<'de>> ItemAccess<'de> for ItemSlot<A, A::Error> {
     fn next(&mut self, seed: &mut dyn Seed<'de>) -> Result<bool, ErasedError> {
-        let item = self.items.next_element_seed(RealSeed(seed));
+        let item = self.items.next_element_seed(ErasedSeed(seed));
         keep(item, &mut self.error).map(|item| item.is_some())
     }
 
@@ -202,12 +202,12 @@ struct EntrySlot<A, E> {
 
 impl<'de, A: MapAccess<'de>> EntryAccess<'de> for EntrySlot<A, A::Error> {
     fn next_key(&mut self, seed: &mut dyn Seed<'de>) -> Result<bool, ErasedError> {
-        let key = self.entries.next_key_seed(RealSeed(seed));
+        let key = self.entries.next_key_seed(ErasedSeed(seed));
         keep(key, &mut self.error).map(|key| key.is_some())
     }
 
     fn next_value(&mut self, seed: &mut dyn Seed<'de>) -> Result<(), ErasedError> {
-        keep(self.entries.next_value_seed(RealSeed(seed)), &mut self.error)
+        keep(self.entries.next_value_seed(ErasedSeed(seed)), &mut self.error)
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -224,7 +224,7 @@ struct EnumSlot<'de, A: EnumAccess<'de>> {
 impl<'de, A: EnumAccess<'de>> VariantChoice<'de> for EnumSlot<'de, A> {
     fn name(&mut self, seed: &mut dyn Seed<'de>) -> Result<(), ErasedError> {
         let choice = self.choice.take().ok_or_else(used_twice)?;
-        let ((), variant) = keep(choice.variant_seed(RealSeed(seed)), &mut self.error)?;
+        let ((), variant) = keep(choice.variant_seed(ErasedSeed(seed)), &mut self.error)?;
         self.variant = Some(variant);
         Ok(())
     }
@@ -233,7 +233,7 @@ impl<'de, A: EnumAccess<'de>> VariantChoice<'de> for EnumSlot<'de, A> {
         let variant = self.variant.take().ok_or_else(used_twice)?;
         let result = match content {
             Content::Unit => variant.unit_variant(),
-            Content::Newtype(seed) => variant.newtype_variant_seed(RealSeed(seed)),
+            Content::Newtype(seed) => variant.newtype_variant_seed(ErasedSeed(seed)),
             Content::Tuple(len, visitor) => variant.tuple_variant(len, RealVisitor(visitor)),
             Content::Struct(fields, visitor) => {
                 variant.struct_variant(fields, RealVisitor(visitor))

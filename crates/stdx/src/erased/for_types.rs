@@ -162,13 +162,13 @@ impl<'de, V: Visitor<'de>> Visit<'de> for VisitorSlot<'de, V> {
 }
 
 /// A seed, then its value.
-struct SeedSlot<'de, S: DeserializeSeed<'de>> {
+pub(super) struct SeedSlot<'de, S: DeserializeSeed<'de>> {
     seed: Option<S>,
-    value: Option<S::Value>,
+    pub(super) value: Option<S::Value>,
 }
 
 impl<'de, S: DeserializeSeed<'de>> SeedSlot<'de, S> {
-    fn new(seed: S) -> Self {
+    pub(super) fn new(seed: S) -> Self {
         SeedSlot { seed: Some(seed), value: None }
     }
 

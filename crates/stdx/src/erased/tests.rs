@@ -3,10 +3,10 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::{DeserializeOwned, DeserializeSeed as _, IgnoredAny};
 use serde_json::Value;
 
-use super::decode_erased;
+use super::{decode_erased, decode_with};
 
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
@@ -56,6 +56,14 @@ fn check<T: DeserializeOwned + Debug + PartialEq>(text: &str, is_ok: bool) {
     let direct = T::deserialize(&value).map_err(|error| error.to_string());
     let erased = decode_erased(PhantomData::<T>, &value).map_err(|error| error.to_string());
     assert_eq!(erased, direct, "{value}");
+    let erased = decode_with(PhantomData::<T>, |seed| seed.deserialize(&value));
+    assert_eq!(erased.map_err(|error| error.to_string()), direct.map(Some), "{value}");
+}
+
+#[test]
+fn a_seed_that_is_not_decoded_has_no_value() {
+    assert_eq!(decode_with(PhantomData::<u8>, |_| Ok::<_, String>(())), Ok(None));
+    assert_eq!(decode_with(PhantomData::<u8>, |_| Err("no")), Err("no"));
 }
 
 #[test]
