@@ -20,9 +20,9 @@ use loadmaster_framework::plugin_args::{self, PluginArgs};
 use loadmaster_framework::{
     ActionType, ClaimName, ClusterEvent, Cx, EvaluatorCx, EventObject, EventResource,
     ExtensionPoints, Failure, FieldError, Filter, Incremental, NodeInfo, ObjectSlot, PluginError,
-    PodInfo, PrepareCx, PrepareResult, QueueingHint, Rejection, WatchRequirement, World,
+    PodInfo, PrepareCx, PrepareResult, QueueingHint, Rejection, World,
 };
-use loadmaster_plugins::volumes::{NotFound, StorageKind, check_is_for_pod};
+use loadmaster_plugins::volumes::{self, NotFound, check_is_for_pod};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -67,16 +67,14 @@ pub(crate) fn build(
     args: &Value,
 ) -> Result<(), PluginError> {
     let args: LimitArgs = plugin_args::decode_plugin_args(volume_plugin.name, args)?;
-    let csi_node = StorageKind::CsiNode.gvr();
+    let (claims, volumes, classes) = volumes::watch_volumes(points);
     let plugin = Arc::new(InTreeVolumeLimits {
         volume_plugin,
         max_volumes: args.max_volumes,
-        claims: StorageKind::PersistentVolumeClaim.watch_in_keys(points),
-        volumes: StorageKind::PersistentVolume.watch_in_keys(points),
-        classes: StorageKind::StorageClass.watch_in_keys(points),
-        csi_nodes: points.watch_per_node(csi_node, WatchRequirement::Required, |node: &CsiNode| {
-            vec![node.metadata.name.clone()]
-        }),
+        claims,
+        volumes,
+        classes,
+        csi_nodes: volumes::watch_csi_nodes(points),
     });
     points.filter = Some(plugin.clone());
     points.incremental = Some(plugin);

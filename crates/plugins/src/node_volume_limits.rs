@@ -80,13 +80,12 @@ struct View<'a> {
 fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
     let required = WatchRequirement::Required;
     let scales = points.gates.volume_limit_scaling;
+    let (claims, volumes, classes) = volumes::watch_volumes(points);
     let slots = Slots {
-        claims: StorageKind::PersistentVolumeClaim.watch_in_keys(points),
-        volumes: StorageKind::PersistentVolume.watch_in_keys(points),
-        classes: StorageKind::StorageClass.watch_in_keys(points),
-        csi_nodes: points.watch_per_node(StorageKind::CsiNode.gvr(), required, |node: &CsiNode| {
-            vec![node.metadata.name.clone()]
-        }),
+        claims,
+        volumes,
+        classes,
+        csi_nodes: volumes::watch_csi_nodes(points),
         // Roles of older versions do not have it, which did not read it either: only volumes of pods count then.
         attachments: points.watch_per_node(
             StorageKind::VolumeAttachment.gvr(),

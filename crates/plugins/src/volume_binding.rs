@@ -32,15 +32,14 @@ use loadmaster_framework::{
     Code, Cx, CycleStateSlot, EvaluatorCx, ExtensionPoints, Failure, Filter, Incremental, NodeInfo,
     NodeRow, NodeStateSlot, ObjectChange, ObjectEventHandler, ObjectSlot, PluginDef, PluginError,
     PluginStateSlot, PluginStates, PodInfo, PolicyRule, PreFilter, PreFilterResult, PreScore,
-    PreScoreResult, PrepareCx, PrepareResult, Rejection, Score, SerialCx, Sign, WatchRequirement,
-    World,
+    PreScoreResult, PrepareCx, PrepareResult, Rejection, Score, SerialCx, Sign, World,
 };
 use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::DeclaredReasons;
 
-use crate::volumes::{StorageKind, volumes_fragment};
+use crate::volumes::{self, StorageKind, volumes_fragment};
 use args::{Args, complete_args};
 use assume_cache::{AssumeCache, Concerned};
 use bind_volumes::PodVolumes;
@@ -117,11 +116,7 @@ fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> 
             classes: StorageKind::StorageClass.watch_in_keys(points),
             drivers: StorageKind::CsiDriver.watch_in_keys::<CsiDriver>(points),
         },
-        csi_nodes: points.watch_per_node(
-            StorageKind::CsiNode.gvr(),
-            WatchRequirement::Required,
-            |node: &CsiNode| vec![node.metadata.name.clone()],
-        ),
+        csi_nodes: volumes::watch_csi_nodes(points),
         unbound_claims: StorageKind::PersistentVolumeClaim.watch_in_keys(points),
         unbound_volumes: StorageKind::PersistentVolume.watch_in_keys(points),
     };

@@ -26,8 +26,7 @@ use serde_json::Value;
 use crate::DeclaredReasons;
 use crate::explain_text::{facts_detail, shown_labels, shown_values};
 use crate::volumes::{
-    self, NotFound, StorageKind, WAIT_FOR_FIRST_CONSUMER, binding_mode_not_set, named_claims,
-    names_claim,
+    self, NotFound, WAIT_FOR_FIRST_CONSUMER, binding_mode_not_set, named_claims, names_claim,
 };
 
 pub const NAME: &str = "VolumeZone";
@@ -66,12 +65,9 @@ struct VolumeTopology {
 }
 
 fn build(points: &mut ExtensionPoints, _args: &Value) -> Result<(), PluginError> {
-    let plugin = Arc::new(VolumeZone {
-        claims: StorageKind::PersistentVolumeClaim.watch_in_keys(points),
-        volumes: StorageKind::PersistentVolume.watch_in_keys(points),
-        classes: StorageKind::StorageClass.watch_in_keys(points),
-        state: points.cycle_state_slot(),
-    });
+    let (claims, volumes, classes) = volumes::watch_volumes(points);
+    let plugin =
+        Arc::new(VolumeZone { claims, volumes, classes, state: points.cycle_state_slot() });
     points.pre_filter = Some(plugin.clone());
     points.filter = Some(plugin.clone());
     points.sign = Some(plugin.clone());

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use loadmaster_api::storage::StorageMeta;
-use loadmaster_api::{PersistentVolumeClaim, StorageClass, Str, Volume};
+use loadmaster_api::{CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass, Str, Volume};
 use loadmaster_framework::extension_points::SignFragment;
 use loadmaster_framework::watched_objects::ObjectLister;
 use loadmaster_framework::{
@@ -43,12 +43,29 @@ impl StorageKind {
 
     /// Watches the kind for keys and for extension points that are not incremental. As upstream's informers, the initial list is waited
     /// for.
-    pub fn watch_in_keys<T>(self, points: &mut ExtensionPoints) -> ObjectSlot<T>
+    pub(crate) fn watch_in_keys<T>(self, points: &mut ExtensionPoints) -> ObjectSlot<T>
     where
         T: DeserializeOwned + Send + Sync + 'static,
     {
         points.watch_in_keys(self.gvr(), WatchRequirement::Required)
     }
+}
+
+/// Watches claims, volumes and classes for keys. Not generic, so that the decoders of these objects are compiled in this crate only.
+pub fn watch_volumes(
+    points: &mut ExtensionPoints,
+) -> (ObjectSlot<PersistentVolumeClaim>, ObjectSlot<PersistentVolume>, ObjectSlot<StorageClass>) {
+    (
+        StorageKind::PersistentVolumeClaim.watch_in_keys(points),
+        StorageKind::PersistentVolume.watch_in_keys(points),
+        StorageKind::StorageClass.watch_in_keys(points),
+    )
+}
+
+/// Watches CSINodes. Each concerns the node of its name.
+pub fn watch_csi_nodes(points: &mut ExtensionPoints) -> ObjectSlot<CsiNode> {
+    let nodes = |node: &CsiNode| vec![node.metadata.name.clone()];
+    points.watch_per_node(StorageKind::CsiNode.gvr(), WatchRequirement::Required, nodes)
 }
 
 /// The claims that a pod's volumes name, in order; not those of ephemeral volumes.

@@ -1,6 +1,7 @@
 use expect_test::{Expect, expect};
 use loadmaster_framework::testkit::{NodeBuilder, PluginTestBench, node, pod};
 use loadmaster_framework::{FeatureGates, PluginDef};
+use loadmaster_plugins::volumes::StorageKind;
 use serde_json::json;
 
 use super::*;

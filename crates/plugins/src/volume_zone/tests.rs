@@ -3,6 +3,7 @@ use loadmaster_framework::testkit::{PluginTestBench, node, pod};
 use serde_json::json;
 
 use super::*;
+use crate::volumes::StorageKind;
 
 /// Nodes in zones a and b, one with the old label of zone a, and one without labels; the claim `data` with this spec; the volume `pv` with
 /// these labels; classes.
