@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use loadmaster_stdx::Rng;
+use loadmaster_stdx::{Erased, Rng};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -177,7 +177,8 @@ impl Faults {
     ///
     /// When it is not one.
     pub fn from_yaml(text: &str) -> Result<Faults, FaultsError> {
-        serde_saphyr::from_str::<Faults>(text).map_err(FaultsError::Yaml)?.validated()
+        let Erased::<Faults>(faults) = serde_saphyr::from_str(text).map_err(FaultsError::Yaml)?;
+        faults.validated()
     }
 
     fn validated(self) -> Result<Faults, FaultsError> {

@@ -11,9 +11,10 @@ mod for_decoders;
 mod for_types;
 
 use std::fmt;
+use std::marker::PhantomData;
 
-use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error as _};
+use serde::{Deserialize, Deserializer};
 
 pub use error::ErasedError;
 pub use for_decoders::ErasedSeed;
@@ -33,6 +34,16 @@ pub fn decode_erased<'de, S: DeserializeSeed<'de>, D: Deserializer<'de>>(
 ) -> Result<S::Value, D::Error> {
     let mut slot = DecoderSlot::new(decoder);
     seed.deserialize(ErasedDecoder(&mut slot)).map_err(|error| slot.real_error(error))
+}
+
+/// A value that is decoded with [`decode_erased`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Erased<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Erased<T> {
+    fn deserialize<D: Deserializer<'de>>(decoder: D) -> Result<Erased<T>, D::Error> {
+        decode_erased(PhantomData, decoder).map(Erased)
+    }
 }
 
 /// Decodes `seed` with a function that does not know its type. The decoder is compiled where that function is, once if it is not generic.

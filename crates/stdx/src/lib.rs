@@ -9,7 +9,7 @@ pub mod hash;
 pub mod rng;
 pub mod suggestion;
 
-pub use erased::{ErasedSeed, decode_erased, decode_with};
+pub use erased::{Erased, ErasedSeed, decode_erased, decode_with};
 pub use error_chain::ErrorChain;
 pub use hash::{HashSeed, Map, Set};
 pub use rng::Rng;

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, DeserializeSeed as _, IgnoredAny};
 use serde_json::Value;
 
-use super::{decode_erased, decode_with};
+use super::{Erased, decode_erased, decode_with};
 
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
@@ -56,6 +56,8 @@ fn check<T: DeserializeOwned + Debug + PartialEq>(text: &str, is_ok: bool) {
     let direct = T::deserialize(&value).map_err(|error| error.to_string());
     let erased = decode_erased(PhantomData::<T>, &value).map_err(|error| error.to_string());
     assert_eq!(erased, direct, "{value}");
+    let erased = Erased::<T>::deserialize(&value).map_err(|error| error.to_string());
+    assert_eq!(erased.map(|Erased(value)| value), direct, "{value}");
     let erased = decode_with(PhantomData::<T>, |seed| seed.deserialize(&value));
     assert_eq!(erased.map_err(|error| error.to_string()), direct.map(Some), "{value}");
 }
