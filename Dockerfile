@@ -8,9 +8,9 @@ COPY . .
 RUN target="$(uname -m)-unknown-linux-musl" \
     && rustup target add "$target" \
     && export "CC_$(uname -m)_unknown_linux_musl=musl-gcc" \
-    && cargo build --locked --profile image --no-default-features --target "$target" \
+    && cargo build --locked --release --no-default-features --target "$target" \
         --package loadmaster --package sample-plugin --package sample-extender --package gpushare-extender \
-    && ln -s "/loadmaster/target/$target/image" /programs
+    && ln -s "/loadmaster/target/$target/release" /programs
 RUN mkdir -p /image/bin /image/etc /image/tmp \
     && chmod 1777 /image/tmp \
     && echo 'nonroot:x:65532:65532:nonroot:/:/sbin/nologin' >/image/etc/passwd \

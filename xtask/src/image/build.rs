@@ -124,7 +124,7 @@ impl Toolchain {
         self.install_target(&target)?;
         let compiler = find_c_compiler(architecture)?;
         let mut cargo = cargo(&self.root);
-        cargo.args(["build", "--locked", "--profile", "image", "--no-default-features"]);
+        cargo.args(["build", "--locked", "--release", "--no-default-features"]);
         cargo.args(["--target", &target]).arg("--target-dir").arg(&self.target_folder);
         cargo.args(packages.iter().flat_map(|package| ["--package", package]));
         // Instead of flags of the user and of configuration files: they would change the programs.
@@ -138,7 +138,7 @@ impl Toolchain {
         cargo.env_remove("CARGO_INCREMENTAL");
         let status = cargo.status().context("running cargo")?;
         ensure!(status.success(), "building {} for {target} failed", packages.join(", "));
-        Ok(self.target_folder.join(&target).join("image"))
+        Ok(self.target_folder.join(&target).join("release"))
     }
 
     /// Paths on this machine do not get into the programs, not even the name of the registry that crates were downloaded from.
