@@ -17,16 +17,13 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use self::by_template::ByTemplate;
+use crate::combination_id::CombinationId;
 use crate::evaluate::incremental::{Evaluator, PluginUsage, Prepared};
 use crate::evaluate::row_classes::RowClasses;
 use crate::evaluate::row_results::RowResults;
 use crate::guard::{self, ExtensionPoint};
 use crate::profile::Profile;
 use crate::score_index::{IndexedRows, ScoreIndex, SharedRowIndex};
-
-/// The id of a combination of keys; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct CombinationId(u64);
 
 /// The id of a key of one plugin; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -94,6 +91,11 @@ impl<T> SharedByKeys<T> {
             let shared = self.values.remove(id);
             self.ids.remove(&shared.keys);
         }
+    }
+
+    /// Whether only one cached combination has these keys.
+    fn has_one_user(&self, id: usize) -> bool {
+        self.values.get(id).is_some_and(|shared| shared.users == 1)
     }
 
     fn get_mut(&mut self, id: usize) -> Option<&mut T> {
@@ -234,6 +236,11 @@ impl EvaluationCache {
         if let Some(shared) = self.row_indexes.get_mut(cached.row_index) {
             shared.drop_index();
         }
+    }
+
+    /// Whether no other combination shares the index of rows of this one.
+    pub fn is_only_user_of_row_index(&self, id: CombinationId) -> bool {
+        self.cached.get(&id).is_some_and(|cached| self.row_indexes.has_one_user(cached.row_index))
     }
 
     /// A cached evaluation with its row results and its shared index of rows.

@@ -3,6 +3,7 @@
 //! [`Engine`] is the whole scheduler as a state machine without I/O; [`Scheduler`] selects the node of a single pod; [`evaluate`]
 //! filters and scores nodes, per node and incrementally.
 
+mod combination_id;
 pub mod counterfactual;
 mod decision;
 pub mod diagnosis;

@@ -32,10 +32,11 @@ use loadmaster_framework::{
 };
 use loadmaster_stdx::Rng;
 
+use crate::combination_id::CombinationId;
 use crate::evaluate::per_node::{self, AttemptEvaluation, FilteredRows};
 use crate::evaluate::{Evaluation, ExtenderResults, FilterResult, NodeEvaluation, PluginRejection};
 pub use crate::evaluation_cache::CacheSize;
-use crate::evaluation_cache::{CombinationId, EvaluationCache, NodeFilterKeys};
+use crate::evaluation_cache::{EvaluationCache, NodeFilterKeys};
 use crate::full_scan::{FullScan, Scan};
 use crate::guard::{self, PluginPanic};
 use crate::node_sampling::{NodeSampling, RotatingNodeOrder};

@@ -1,6 +1,7 @@
 //! The score index of one combination of keys: feasible rows by class and score, updated from the world's change log.
 //!
-//! Most of it is a [`RowIndex`] that combinations share. Each has for itself only the [`CountedRows`].
+//! Most of it is a [`RowIndex`] that combinations share. Each has for itself only the [`CountedRows`]; a combination that shares with no other
+//! has a [`RowIndex`] with its own classes.
 
 mod counted_rows;
 mod row_index;
@@ -11,6 +12,7 @@ use loadmaster_framework::incremental::ScoreOutOfRange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
 use loadmaster_stdx::Rng;
 
+use crate::combination_id::CombinationId;
 use crate::decision::Decision;
 use crate::evaluate::incremental::{ClassTable, Evaluator};
 use crate::evaluate::row_results::RowResults;
@@ -23,6 +25,8 @@ pub(crate) use row_index::RowIndex;
 #[derive(Default)]
 pub(crate) struct SharedRowIndex {
     index: Option<RowIndex>,
+    /// The combination whose classes the index has.
+    owner: Option<CombinationId>,
     /// Number of times that an index was built here.
     n_built: u64,
     /// Sequence number of the world's changes when it was last asked for.
@@ -36,19 +40,19 @@ impl SharedRowIndex {
     }
 
     /// Brings the index up to date over at most `changes_max` changes, and builds it if `may_build` and at most half as many were made since
-    /// it was last asked for; returns whether there is one.
+    /// it was last asked for; returns whether there is one. `only_user` is the combination that uses it if there is only one.
     pub fn refresh(
         &mut self,
         evaluator: &Evaluator,
         results: &mut RowResults,
         cx: EvaluatorCx<'_>,
-        changes_max: u64,
-        may_build: bool,
+        (changes_max, may_build): (u64, bool),
+        only_user: Option<CombinationId>,
     ) -> bool {
         let next = cx.world.next_change_seq();
         let behind = next - self.checked_at;
         self.checked_at = next;
-        if behind > changes_max {
+        if behind > changes_max || self.owner.is_some() && self.owner != only_user {
             self.index = None;
         }
         if self.index.is_none() && (!may_build || behind > changes_max / 2) {
@@ -57,7 +61,8 @@ impl SharedRowIndex {
         results.catch_up(cx);
         let index = self.index.as_mut();
         if !index.is_some_and(|it| it.catch_up(evaluator, results, cx, changes_max)) {
-            self.index = Some(RowIndex::new(evaluator, results, cx));
+            self.owner = only_user.filter(|_| evaluator.counts_pods());
+            self.index = Some(RowIndex::new(evaluator, results, cx, self.owner.is_some()));
             self.n_built += 1;
         }
         true
@@ -66,7 +71,7 @@ impl SharedRowIndex {
 
 /// What a score index has for itself.
 pub(crate) struct ScoreIndex {
-    /// `None` if classes do not depend on counters.
+    /// `None` if classes do not depend on counters, or the shared index is that of this combination alone.
     counted: Option<CountedRows>,
     /// [`SharedRowIndex::n_built`] of the index that it belongs to.
     n_built: u64,
@@ -82,7 +87,8 @@ type FeasibleRowsKey = (u64, u64, Vec<bool>);
 impl ScoreIndex {
     /// The index on an up to date shared one.
     pub fn new(evaluator: &Evaluator, shared: &SharedRowIndex, cx: EvaluatorCx<'_>) -> ScoreIndex {
-        let index = shared.index.as_ref().filter(|_| evaluator.counts_pods());
+        let index = shared.index.as_ref();
+        let index = index.filter(|index| !index.is_of_one && evaluator.counts_pods());
         ScoreIndex {
             counted: index.map(|index| CountedRows::new(evaluator, index, cx)),
             n_built: shared.n_built,

@@ -416,6 +416,19 @@ impl Evaluator {
         });
     }
 
+    /// The same for the class key of a row.
+    pub fn update_class_key(
+        &self,
+        cx: EvaluatorCx<'_>,
+        row: NodeRow,
+        before: &[i64],
+        out: &mut ClassKey,
+    ) {
+        self.replace_parts(cx, row, before, out, |part| {
+            part.dependencies.class == Some(RowDependency::Pods)
+        });
+    }
+
     /// Computes the class key of a row from its shared one.
     pub fn class_key_of_shared(
         &self,

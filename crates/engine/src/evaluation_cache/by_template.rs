@@ -2,7 +2,7 @@
 
 use loadmaster_framework::template::TemplateId;
 
-use super::CombinationId;
+use crate::combination_id::CombinationId;
 
 /// Number of templates that are remembered at most; others compute their keys again, which takes about a microsecond.
 const TEMPLATES_MAX: usize = 1 << 16;

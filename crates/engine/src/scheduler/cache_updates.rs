@@ -3,7 +3,7 @@
 use loadmaster_framework::{EvaluatorCx, PodInfo, World};
 
 use super::{Decision, Scheduler};
-use crate::evaluation_cache::CombinationId;
+use crate::combination_id::CombinationId;
 use crate::score_index::ScoreIndex;
 
 /// Maximum number of rows in all score indexes together; about 20 bytes each.
@@ -45,6 +45,7 @@ impl Scheduler {
 
     fn update(&mut self, id: CombinationId, world: &World, may_index: bool, is_new: bool) {
         let cx = EvaluatorCx { world, states: &self.states };
+        let only_user = self.cache.is_only_user_of_row_index(id).then_some(id);
         let Some((cached, results, shared)) = self.cache.with_row_index(id) else { return };
         let behind = world.next_change_seq() - cached.checked_at;
         cached.used = self.n_decisions;
@@ -57,7 +58,7 @@ impl Scheduler {
         let counted_max = changes_max(ROWS_PER_COUNTED_CHANGE);
         // The next pod with these keys makes an index worth its while.
         let is_worth_while = match &cached.index {
-            _ if !evaluator.counts_pods() => true,
+            _ if !evaluator.counts_pods() || only_user.is_some() => true,
             Some(_) => behind <= counted_max,
             None => !is_new && behind <= counted_max / 4,
         };
@@ -65,7 +66,7 @@ impl Scheduler {
         let has_index = may_index
             && is_incremental
             && is_worth_while
-            && shared.refresh(evaluator, results, cx, shared_max, !is_new);
+            && shared.refresh(evaluator, results, cx, (shared_max, !is_new), only_user);
         if !has_index {
             cached.index = None;
             return;

@@ -1,4 +1,4 @@
-//! The feasible rows of several combinations of keys by class and score, as if their counters counted no pod.
+//! The feasible rows of several combinations of keys by class and score, as if their counters counted no pod; or of one combination.
 
 use loadmaster_framework::incremental::{ClassKey, RowDependency, ScoreOutOfRange};
 use loadmaster_framework::topology_counter::TopologyCounterSet;
@@ -31,8 +31,10 @@ pub(super) struct RowMove {
 ///
 /// Pods of many Services differ only in which pods their spread constraints count. Each has classes of its own, but on most nodes there is
 /// no such pod: these have the same class and score for all of them. All evaluators that are passed to an index have equal
-/// [shared parts](Evaluator::shared_parts).
+/// [shared parts](Evaluator::shared_parts). An index of a single combination has its classes: most nodes may have pods that it counts.
 pub(crate) struct RowIndex {
+    /// Whether it has the classes of a single combination.
+    pub(super) is_of_one: bool,
     pub(super) buckets: ScoreBuckets,
     pub(super) table: ClassTable,
     /// 1 where the row passes the filters that depend only on the node object.
@@ -54,9 +56,15 @@ pub(crate) struct RowIndex {
 }
 
 impl RowIndex {
-    /// Builds the index from all rows. `results` must be up to date.
-    pub fn new(evaluator: &Evaluator, results: &RowResults, cx: EvaluatorCx<'_>) -> RowIndex {
+    /// Builds the index from all rows, for one combination or for all with these shared parts. `results` must be up to date.
+    pub fn new(
+        evaluator: &Evaluator,
+        results: &RowResults,
+        cx: EvaluatorCx<'_>,
+        is_of_one: bool,
+    ) -> RowIndex {
         let mut index = RowIndex {
+            is_of_one,
             buckets: ScoreBuckets::default(),
             table: ClassTable::default(),
             node_passes: Vec::new(),
@@ -108,7 +116,7 @@ impl RowIndex {
             self.grow(evaluator, n_rows);
         }
         self.pod_scores = results.in_range();
-        let remembers = evaluator.counts_pods();
+        let remembers = !self.is_of_one && evaluator.counts_pods();
         if !remembers {
             self.moves.clear();
             self.moves_since = cx.world.next_change_seq();
@@ -208,14 +216,24 @@ impl RowIndex {
         let score = pods_score + self.node_score.get(row.index()).copied().unwrap_or(0);
         let Some((class, old)) = before else {
             if self.node_passes[row.index()] != 0 {
-                evaluator.shared_class_key(cx, row, &mut self.key);
+                match self.is_of_one {
+                    true => evaluator.class_key(cx, row, &mut self.key),
+                    false => evaluator.shared_class_key(cx, row, &mut self.key),
+                }
                 self.insert_row(row, score);
             }
             return;
         };
-        if evaluator.may_change_shared_class(counters) {
+        let may_change = match self.is_of_one {
+            true => evaluator.may_change_class(counters),
+            false => evaluator.may_change_shared_class(counters),
+        };
+        if may_change {
             let known = self.table.key(class, evaluator.class_key_len());
-            evaluator.update_shared_class_key(cx, row, known, &mut self.key);
+            match self.is_of_one {
+                true => evaluator.update_class_key(cx, row, known, &mut self.key),
+                false => evaluator.update_shared_class_key(cx, row, known, &mut self.key),
+            }
             if *known != *self.key {
                 self.remove_row(evaluator, row);
                 self.insert_row(row, score);
