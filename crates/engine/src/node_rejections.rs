@@ -18,6 +18,8 @@ pub(crate) struct NodeRejections {
     /// Some may be those of no node.
     different: Vec<PluginRejection>,
     by_row: Vec<u32>,
+    /// Number of times that a row got another rejection.
+    n_changes: u64,
 }
 
 /// The nodes with the same rejection.
@@ -52,7 +54,8 @@ impl NodeRejections {
         {
             return None;
         }
-        let mut all = NodeRejections { different: Vec::new(), by_row: vec![FREE; n_rows] };
+        let mut all =
+            NodeRejections { different: Vec::new(), by_row: vec![FREE; n_rows], n_changes: 0 };
         for node in nodes {
             let FilterResult::Rejected(rejected) = &node.filter_result else { return None };
             all.set(node.row, rejected)?;
@@ -72,8 +75,14 @@ impl NodeRejections {
                 self.different.len() - 1
             }
         };
+        self.n_changes += u64::from(*of_row != id as u32);
         *of_row = id as u32;
         Some(())
+    }
+
+    /// While this is equal, so are the groups and the codes.
+    pub fn n_changes(&self) -> u64 {
+        self.n_changes
     }
 
     /// The nodes by rejection, in the order of the first node of each group.

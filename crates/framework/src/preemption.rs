@@ -225,14 +225,16 @@ impl DryRunResult {
     pub fn rejection(&self, n_nodes: usize) -> Rejection {
         let mut failures: Vec<String> = Vec::new();
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        for (_, rejection) in &self.rejected_nodes {
+        // Most often the next node has the same one.
+        for nodes in self.rejected_nodes.chunk_by(|(_, one), (_, next)| one == next) {
+            let [(_, rejection), ..] = nodes else { continue };
             match rejection {
                 Rejection::Failed(failure) if failures.contains(&failure.to_string()) => {}
                 Rejection::Failed(failure) => failures.push(failure.to_string()),
                 other => other
                     .reasons()
                     .into_iter()
-                    .for_each(|text| *counts.entry(text).or_default() += 1),
+                    .for_each(|text| *counts.entry(text).or_default() += nodes.len()),
             }
         }
         match failures.as_slice() {

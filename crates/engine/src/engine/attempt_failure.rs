@@ -112,6 +112,6 @@ pub(super) struct UnschedulableAttempt {
     pub skipped: Vec<usize>,
     /// The pods for which the results of Filter are cached.
     pub node_filter_id: Option<NodeFilterId>,
-    pub diagnosis: Diagnosis,
+    pub diagnosis: Arc<Diagnosis>,
     pub reasons: Arc<RejectionSummary>,
 }

@@ -5,13 +5,17 @@
 //! nodes once.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use loadmaster_framework::preemption::VictimCache;
 use loadmaster_framework::world::WorldChange;
 use loadmaster_framework::{NodeRow, World};
 
+use super::rejection_summary::RejectionSummary;
+use crate::diagnosis::Diagnosis;
 use crate::evaluation_cache::NodeFilterKeys;
 use crate::node_rejections::NodeRejections;
+use crate::profile::Profile;
 use crate::queue::ProfileIdx;
 
 /// Number of rows in all results together; about 150 bytes each if pods preempt others, else four.
@@ -44,7 +48,25 @@ pub(super) struct NodeFilterResults {
     /// Indexes of plugins whose PreFilter returned Skip.
     pub skipped: Vec<usize>,
     pub rejections: NodeRejections,
+    /// What the rejections mean, and their number of changes when it was made.
+    explained: Option<(u64, Explained)>,
     victims: RefCell<VictimCache>,
+}
+
+/// What the rejections of all nodes mean.
+#[derive(Clone)]
+pub(super) struct Explained {
+    pub diagnosis: Arc<Diagnosis>,
+    pub reasons: Arc<RejectionSummary>,
+}
+
+impl Explained {
+    fn new(profile: &Profile, world: &World, rejections: &NodeRejections) -> Explained {
+        Explained {
+            diagnosis: Arc::new(Diagnosis::of_rejections(profile, world, rejections)),
+            reasons: Arc::new(RejectionSummary::from_rejections(world, rejections)),
+        }
+    }
 }
 
 impl NodeFilterCache {
@@ -79,7 +101,20 @@ impl NodeFilterResults {
         rejections: NodeRejections,
     ) -> NodeFilterResults {
         let (next_change, victims) = (world.next_change_seq(), RefCell::default());
-        NodeFilterResults { id, next_change, skipped, rejections, victims }
+        NodeFilterResults { id, next_change, skipped, rejections, explained: None, victims }
+    }
+
+    /// What the rejections mean. Most often no node has another one since it was asked for last.
+    pub fn explain(&mut self, profile: &Profile, world: &World) -> Explained {
+        let n_changes = self.rejections.n_changes();
+        match &self.explained {
+            Some((at, explained)) if *at == n_changes => explained.clone(),
+            _ => {
+                let explained = Explained::new(profile, world, &self.rejections);
+                self.explained = Some((n_changes, explained.clone()));
+                explained
+            }
+        }
     }
 
     /// The rows that changed since the results were updated, ascending. `None` if these are too many, or nodes were added or deleted.

@@ -10,7 +10,7 @@ use loadmaster_framework::api_calls::PluginStepInput;
 use super::attempt_failure::{AttemptFailure, UnschedulableAttempt};
 use super::effect::{AttemptOutcome, Effect, Effects, EventRecord};
 use super::last_attempt::FailedAttempt;
-use super::node_filter_cache::{NodeFilterId, NodeFilterResults};
+use super::node_filter_cache::{Explained, NodeFilterId, NodeFilterResults};
 use super::nominator::Nomination;
 use super::post_filter::PostFilterRun;
 use super::rejection_summary::RejectionSummary;
@@ -148,14 +148,10 @@ impl Engine {
             known.rejections.set(*row, &result.err()?)?;
         }
         known.set_updated(&self.world, &changed);
-        let (profile, world) = (&profile_scheduler.profile, &self.world);
-        let attempt = UnschedulableAttempt {
-            cycle,
-            skipped,
-            node_filter_id: Some(id.clone()),
-            diagnosis: Diagnosis::of_rejections(profile, world, &known.rejections),
-            reasons: Arc::new(RejectionSummary::from_rejections(world, &known.rejections)),
-        };
+        let Explained { diagnosis, reasons } =
+            known.explain(&profile_scheduler.profile, &self.world);
+        let node_filter_id = Some(id.clone());
+        let attempt = UnschedulableAttempt { cycle, skipped, node_filter_id, diagnosis, reasons };
         self.node_filter_cache.insert(&self.world, known);
         Some(attempt)
     }
@@ -173,23 +169,20 @@ impl Engine {
             profile_scheduler.scheduler.evaluate_attempt(&mut self.world, pod, extended);
         let (profile, world) = (&profile_scheduler.profile, &self.world);
         let rejections = NodeRejections::of_evaluation(world.nodes().n_rows(), &evaluation);
-        let (diagnosis, reasons) = match &rejections {
-            Some(rejections) => (
-                Diagnosis::of_rejections(profile, world, rejections),
-                RejectionSummary::from_rejections(world, rejections),
-            ),
-            None => (
-                Diagnosis::new(profile, world, pod, &evaluation),
-                RejectionSummary::from_evaluation(world, &evaluation),
-            ),
+        let (node_filter_id, Explained { diagnosis, reasons }) = match (rejections, id) {
+            (Some(rejections), Some(id)) => {
+                let skipped = skipped.clone();
+                let mut results = NodeFilterResults::new(id.clone(), world, skipped, rejections);
+                let explained = results.explain(profile, world);
+                self.node_filter_cache.insert(world, results);
+                (Some(id), explained)
+            }
+            _ => {
+                let diagnosis = Arc::new(Diagnosis::new(profile, world, pod, &evaluation));
+                let reasons = Arc::new(RejectionSummary::from_evaluation(world, &evaluation));
+                (None, Explained { diagnosis, reasons })
+            }
         };
-        let node_filter_id = id.filter(|_| rejections.is_some());
-        if let (Some(id), Some(rejections)) = (&node_filter_id, rejections) {
-            let results =
-                NodeFilterResults::new(id.clone(), &self.world, skipped.clone(), rejections);
-            self.node_filter_cache.insert(&self.world, results);
-        }
-        let reasons = Arc::new(reasons);
         UnschedulableAttempt { cycle, skipped, node_filter_id, diagnosis, reasons }
     }
 
