@@ -171,11 +171,12 @@ impl Bench {
     /// The next pods, as the API server has them.
     fn make_pods(&mut self, n: u32) -> Result<Vec<Pod>> {
         let mut pods = Vec::new();
-        while pods.len() < n as usize {
+        for _ in 0..n {
             let mut pod = self.source.next_pod();
-            // A random name may occur again, which the API server rejects.
-            if !self.names.insert(pod["metadata"]["name"].to_string()) {
-                continue;
+            // A random name may occur again, with which the API server would reject the pod.
+            let name = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            if !self.names.insert(name.clone()) {
+                pod["metadata"]["name"] = json!(format!("{name}-{}", self.names.len()));
             }
             pod["spec"]["schedulerName"] = json!("default-scheduler");
             pod["status"] = json!({"phase": "Pending"});

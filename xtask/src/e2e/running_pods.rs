@@ -52,6 +52,11 @@ async fn create_in_namespace(api: &ApiClient, nth: u32, n_nodes: u32, n_pods: u3
     let pods = format!("/api/v1/namespaces/{namespace}/pods");
     for i in (nth..n_pods).step_by(N_NAMESPACES as usize) {
         let mut pod = controller.create_pod(&mut rng);
+        if controller.kind() != ControllerKind::StatefulSet {
+            // Of so many random names two may be equal.
+            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+            pod["metadata"]["name"] = json!(format!("{name}-{i}"));
+        }
         pod["spec"]["nodeName"] = json!(format!("node-{}", i % n_nodes));
         api.create(&pods, &pod).await.context("creating a running pod")?;
     }
