@@ -14,7 +14,7 @@ use loadmaster_stdx::Rng;
 
 use crate::combination_id::CombinationId;
 use crate::decision::Decision;
-use crate::evaluate::incremental::{ClassTable, Evaluator};
+use crate::evaluate::incremental::{ClassTable, Evaluator, KeyForm};
 use crate::evaluate::row_results::RowResults;
 use crate::evaluate::score_buckets::{self, TopBucket};
 use crate::row_names::{FeasibleNodes, RowNames};
@@ -62,7 +62,8 @@ impl SharedRowIndex {
         let index = self.index.as_mut();
         if !index.is_some_and(|it| it.catch_up(evaluator, results, cx, changes_max)) {
             self.owner = only_user.filter(|_| evaluator.counts_pods());
-            self.index = Some(RowIndex::new(evaluator, results, cx, self.owner.is_some()));
+            let key_form = self.owner.map_or(KeyForm::Shared, |_| KeyForm::Counted);
+            self.index = Some(RowIndex::new(evaluator, results, cx, key_form));
             self.n_built += 1;
         }
         true
@@ -88,7 +89,7 @@ impl ScoreIndex {
     /// The index on an up to date shared one.
     pub fn new(evaluator: &Evaluator, shared: &SharedRowIndex, cx: EvaluatorCx<'_>) -> ScoreIndex {
         let index = shared.index.as_ref();
-        let index = index.filter(|index| !index.is_of_one && evaluator.counts_pods());
+        let index = index.filter(|it| it.key_form == KeyForm::Shared && evaluator.counts_pods());
         ScoreIndex {
             counted: index.map(|index| CountedRows::new(evaluator, index, cx)),
             n_built: shared.n_built,

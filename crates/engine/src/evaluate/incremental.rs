@@ -71,6 +71,15 @@ impl EvaluatorPart {
     }
 }
 
+/// Two forms of class keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyForm {
+    /// With the pods that counters count: those of one combination of keys.
+    Counted,
+    /// As if they counted none: those of all combinations with equal [shared parts](Evaluator::shared_parts).
+    Shared,
+}
+
 /// The evaluators of a profile's plugins for one combination of keys.
 pub(crate) struct Evaluator {
     parts: Vec<EvaluatorPart>,
@@ -368,14 +377,11 @@ impl Evaluator {
     /// Whether the class key of a row may be another one after a change of its pods that changed these counters. A key that depends on
     /// more than counters may be another one after every change.
     #[inline]
-    pub fn may_change_class(&self, counters: TopologyCounterSet) -> bool {
-        may_change(self.class_counters, counters)
-    }
-
-    /// The same for the shared class key of a row.
-    #[inline]
-    pub fn may_change_shared_class(&self, counters: TopologyCounterSet) -> bool {
-        may_change(self.shared_class_counters, counters)
+    pub fn may_change_class(&self, form: KeyForm, counters: TopologyCounterSet) -> bool {
+        match form {
+            KeyForm::Counted => may_change(self.class_counters, counters),
+            KeyForm::Shared => may_change(self.shared_class_counters, counters),
+        }
     }
 
     /// Whether class keys differ from the shared ones where counters count a row's pods.
@@ -384,41 +390,23 @@ impl Evaluator {
     }
 
     /// Computes the class key of a row.
-    pub fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
-        out.clear();
-        for part in self.parts.iter().filter(|part| part.key_len > 0) {
-            part.enter(ExtensionPoint::Prepare).class_key(cx, row, out);
-        }
-    }
-
-    /// Computes the shared class key of a row: without the pods that counters count.
-    pub fn shared_class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
+    pub fn class_key(&self, form: KeyForm, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
         out.clear();
         for part in self.parts.iter().filter(|part| part.key_len > 0) {
             let evaluator = part.enter(ExtensionPoint::Prepare);
-            match part.uncounted {
-                Some(_) => evaluator.uncounted_class_key(cx, row, out),
-                None => evaluator.class_key(cx, row, out),
+            match form {
+                KeyForm::Shared if part.uncounted.is_some() => {
+                    evaluator.uncounted_class_key(cx, row, out);
+                }
+                _ => evaluator.class_key(cx, row, out),
             }
         }
     }
 
-    /// Computes the shared class key of a row whose pods changed, given its previous one.
-    pub fn update_shared_class_key(
-        &self,
-        cx: EvaluatorCx<'_>,
-        row: NodeRow,
-        before: &[i64],
-        out: &mut ClassKey,
-    ) {
-        self.replace_parts(cx, row, before, out, |part| {
-            part.dependencies.class == Some(RowDependency::Pods) && part.uncounted.is_none()
-        });
-    }
-
-    /// The same for the class key of a row.
+    /// Computes the class key of a row whose pods changed, given its previous one.
     pub fn update_class_key(
         &self,
+        form: KeyForm,
         cx: EvaluatorCx<'_>,
         row: NodeRow,
         before: &[i64],
@@ -426,6 +414,7 @@ impl Evaluator {
     ) {
         self.replace_parts(cx, row, before, out, |part| {
             part.dependencies.class == Some(RowDependency::Pods)
+                && (form == KeyForm::Counted || part.uncounted.is_none())
         });
     }
 

@@ -7,7 +7,7 @@ use loadmaster_framework::incremental::ClassKey;
 use loadmaster_framework::world::WorldChange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
 
-use super::incremental::{ClassTable, Evaluator};
+use super::incremental::{ClassTable, Evaluator, KeyForm};
 
 /// Stored for a row whose class is not known yet.
 const UNKNOWN: u32 = u32::MAX;
@@ -68,7 +68,7 @@ impl RowClasses {
                     match *change {
                         WorldChange::Node(row) => self.forget(row, stride),
                         WorldChange::Pods(row, counters) => {
-                            if evaluator.may_change_class(counters) {
+                            if evaluator.may_change_class(KeyForm::Counted, counters) {
                                 self.forget(row, stride);
                             }
                         }
@@ -97,7 +97,7 @@ impl RowClasses {
         row: NodeRow,
         last: Option<u32>,
     ) -> u32 {
-        evaluator.class_key(cx, row, &mut self.key);
+        evaluator.class_key(KeyForm::Counted, cx, row, &mut self.key);
         let known = last.filter(|class| *self.table.key(*class, self.key.len()) == *self.key);
         let class = match known {
             Some(class) => {

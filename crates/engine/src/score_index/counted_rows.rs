@@ -10,7 +10,7 @@ use loadmaster_framework::{EvaluatorCx, NodeRow};
 use self::class_rows::ClassRows;
 use self::score_counts::ScoreCounts;
 use super::row_index::{RowIndex, RowMove};
-use crate::evaluate::incremental::{ClassTable, Evaluator};
+use crate::evaluate::incremental::{ClassTable, Evaluator, KeyForm};
 use crate::evaluate::score_buckets::TopBucket;
 
 /// Counted rows by class. They are left out of the shared index's buckets when a node is selected.
@@ -69,7 +69,9 @@ impl CountedRows {
             }
         }
         changed.extend(changes.iter().filter_map(|change| match *change {
-            WorldChange::Pods(row, counters) => evaluator.may_change_class(counters).then_some(row),
+            WorldChange::Pods(row, counters) => {
+                evaluator.may_change_class(KeyForm::Counted, counters).then_some(row)
+            }
             // Such a row moved.
             WorldChange::Node(_) | WorldChange::NodeSet => None,
         }));

@@ -5,7 +5,7 @@ use loadmaster_framework::topology_counter::TopologyCounterSet;
 use loadmaster_framework::world::WorldChange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
 
-use crate::evaluate::incremental::{ClassTable, Evaluator};
+use crate::evaluate::incremental::{ClassTable, Evaluator, KeyForm};
 use crate::evaluate::row_results::{RowResults, weighted_sum};
 use crate::evaluate::score_buckets::ScoreBuckets;
 use crate::guard::ExtensionPoint;
@@ -33,8 +33,8 @@ pub(super) struct RowMove {
 /// no such pod: these have the same class and score for all of them. All evaluators that are passed to an index have equal
 /// [shared parts](Evaluator::shared_parts). An index of a single combination has its classes: most nodes may have pods that it counts.
 pub(crate) struct RowIndex {
-    /// Whether it has the classes of a single combination.
-    pub(super) is_of_one: bool,
+    /// `Counted` if it is that of a single combination.
+    pub(super) key_form: KeyForm,
     pub(super) buckets: ScoreBuckets,
     pub(super) table: ClassTable,
     /// 1 where the row passes the filters that depend only on the node object.
@@ -61,10 +61,10 @@ impl RowIndex {
         evaluator: &Evaluator,
         results: &RowResults,
         cx: EvaluatorCx<'_>,
-        is_of_one: bool,
+        key_form: KeyForm,
     ) -> RowIndex {
         let mut index = RowIndex {
-            is_of_one,
+            key_form,
             buckets: ScoreBuckets::default(),
             table: ClassTable::default(),
             node_passes: Vec::new(),
@@ -116,7 +116,7 @@ impl RowIndex {
             self.grow(evaluator, n_rows);
         }
         self.pod_scores = results.in_range();
-        let remembers = !self.is_of_one && evaluator.counts_pods();
+        let remembers = self.key_form == KeyForm::Shared && evaluator.counts_pods();
         if !remembers {
             self.moves.clear();
             self.moves_since = cx.world.next_change_seq();
@@ -216,24 +216,14 @@ impl RowIndex {
         let score = pods_score + self.node_score.get(row.index()).copied().unwrap_or(0);
         let Some((class, old)) = before else {
             if self.node_passes[row.index()] != 0 {
-                match self.is_of_one {
-                    true => evaluator.class_key(cx, row, &mut self.key),
-                    false => evaluator.shared_class_key(cx, row, &mut self.key),
-                }
+                evaluator.class_key(self.key_form, cx, row, &mut self.key);
                 self.insert_row(row, score);
             }
             return;
         };
-        let may_change = match self.is_of_one {
-            true => evaluator.may_change_class(counters),
-            false => evaluator.may_change_shared_class(counters),
-        };
-        if may_change {
+        if evaluator.may_change_class(self.key_form, counters) {
             let known = self.table.key(class, evaluator.class_key_len());
-            match self.is_of_one {
-                true => evaluator.update_class_key(cx, row, known, &mut self.key),
-                false => evaluator.update_shared_class_key(cx, row, known, &mut self.key),
-            }
+            evaluator.update_class_key(self.key_form, cx, row, known, &mut self.key);
             if *known != *self.key {
                 self.remove_row(evaluator, row);
                 self.insert_row(row, score);
