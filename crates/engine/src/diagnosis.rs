@@ -60,18 +60,17 @@ impl Diagnosis {
             failure: evaluation.failure.clone(),
         }
     }
-}
 
-impl Diagnosis {
-    /// The same of nodes that Filter plugins rejected, all of them.
+    /// The diagnosis of a pod that Filter plugins rejected on all nodes, given their groups.
     pub(crate) fn of_rejections(
         profile: &Profile,
         world: &World,
         rejections: &NodeRejections,
+        groups: &[RejectedGroup<'_>],
     ) -> Diagnosis {
         let (mut unschedulable, mut pending) = (BTreeSet::new(), BTreeSet::new());
         let mut counts = BTreeMap::new();
-        for RejectedGroup { rejected, n_nodes, .. } in rejections.groups() {
+        for RejectedGroup { rejected, n_nodes, .. } in groups {
             for reason in rejected.rejection.reasons() {
                 *counts.entry(reason).or_insert(0) += n_nodes;
             }

@@ -62,10 +62,10 @@ pub(super) struct Explained {
 
 impl Explained {
     fn new(profile: &Profile, world: &World, rejections: &NodeRejections) -> Explained {
-        Explained {
-            diagnosis: Arc::new(Diagnosis::of_rejections(profile, world, rejections)),
-            reasons: Arc::new(RejectionSummary::from_rejections(world, rejections)),
-        }
+        let groups = rejections.groups();
+        let diagnosis = Diagnosis::of_rejections(profile, world, rejections, &groups);
+        let reasons = RejectionSummary::from_groups(world, groups);
+        Explained { diagnosis: Arc::new(diagnosis), reasons: Arc::new(reasons) }
     }
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::diagnosis::excluded_node_reason;
 use crate::evaluate::{Evaluation, FilterResult, PluginRejection};
 use crate::explain::{self, EXCLUDED_BY_PRE_FILTER, Status};
-use crate::node_rejections::{self, NodeRejections, RejectedGroup};
+use crate::node_rejections::{self, RejectedGroup};
 
 /// Maximal number of reasons in a record; nodes with further reasons are only counted.
 const N_REASONS_MAX: usize = 16;
@@ -82,8 +82,7 @@ impl RejectionSummary {
     }
 
     /// Summarizes the rejections of nodes by Filter plugins.
-    pub fn from_rejections(world: &World, rejections: &NodeRejections) -> RejectionSummary {
-        let mut groups = rejections.groups();
+    pub fn from_groups(world: &World, mut groups: Vec<RejectedGroup<'_>>) -> RejectionSummary {
         let others = groups.split_off(groups.len().min(N_REASONS_MAX));
         groups.sort_by_key(|group| std::cmp::Reverse(group.n_nodes));
         let rejected_nodes = |group: &RejectedGroup<'_>| RejectedNodes {
