@@ -142,6 +142,11 @@ pub struct CacheSize {
 /// Number of specs whose keys are remembered.
 const SPECS_MAX: usize = 1 << 16;
 
+/// Whether a pod has the keys of its template; keys of other pods may depend on more of the pod.
+fn has_keys_of_template(world: &World, pod: &PodInfo) -> bool {
+    !pod.template.has_ephemeral_volumes() && world.nominated_node(&pod.uid).is_none()
+}
+
 /// The cached evaluations of one profile.
 pub(crate) struct EvaluationCache {
     /// The plugins that filter or score in the profile, by index in it.
@@ -208,9 +213,8 @@ impl EvaluationCache {
     /// What decides by which nodes a pod whose evaluation was just looked up is rejected, if no Filter plugin looks at more than one node.
     pub fn node_filter_keys(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<NodeFilterKeys> {
         let (version, id) = self.by_template.get(pod.template.id)?;
-        let is_shared =
-            !pod.template.has_ephemeral_volumes() && cx.world.nominated_node(&pod.uid).is_none();
-        let is_current = version == cx.world.key_version(&pod.template.namespace) && is_shared;
+        let is_current = version == cx.world.key_version(&pod.template.namespace)
+            && has_keys_of_template(cx.world, pod);
         let cached = self.cached.get(&id).filter(|cached| is_current && cached.is_valid(cx))?;
         cached.node_filter_keys.clone()
     }
@@ -277,9 +281,7 @@ impl EvaluationCache {
         pod: &PodInfo,
     ) -> Result<(CombinationId, bool), Failure> {
         let version = world.key_version(&pod.template.namespace);
-        // Keys that may depend on more of the pod than its template.
-        let is_shared =
-            !pod.template.has_ephemeral_volumes() && world.nominated_node(&pod.uid).is_none();
+        let is_shared = has_keys_of_template(world, pod);
         if let Some((known_version, id)) = self.by_template.get(pod.template.id)
             && known_version == version
             && is_shared

@@ -123,6 +123,11 @@ pub struct ImageState {
     pub sizes: BTreeMap<i64, u32>,
 }
 
+/// The name of the node in a row.
+fn name_in(entries: &[Option<Entry>], row: NodeRow) -> Option<&str> {
+    entries[row.index()].as_ref().map(|entry| entry.node.name())
+}
+
 impl Entry {
     fn count_affinity(&mut self, pod: &PodInfo) {
         self.n_affinity += u32::from(pod.template.has_pod_affinity());
@@ -159,12 +164,8 @@ impl NodeTable {
 
     /// The row of a node.
     pub fn row(&self, name: &str) -> Option<NodeRow> {
-        let is_it = |row: &NodeRow| self.name_in(*row) == Some(name);
+        let is_it = |row: &NodeRow| name_in(&self.entries, *row) == Some(name);
         self.by_name.find(self.hasher.hash_one(name), is_it).copied()
-    }
-
-    fn name_in(&self, row: NodeRow) -> Option<&str> {
-        self.entries[row.index()].as_ref().map(|entry| entry.node.name())
     }
 
     /// The nodes by zone: the order in which nodes are searched when only some feasible nodes are needed.
@@ -254,8 +255,7 @@ impl NodeTable {
             n_required_anti_affinity: 0,
         });
         let NodeTable { by_name, hasher, entries, .. } = self;
-        let name_in = |row: &NodeRow| entries[row.index()].as_ref().map(|entry| entry.node.name());
-        let hash_of = |row: &NodeRow| hasher.hash_one(name_in(row).unwrap_or_default());
+        let hash_of = |row: &NodeRow| hasher.hash_one(name_in(entries, *row).unwrap_or_default());
         by_name.insert_unique(hasher.hash_one(node.name()), row, hash_of);
         self.add_images(row, &node);
         self.node_tree.insert(row, &node);
