@@ -11,16 +11,11 @@ use loadmaster_api::{ObjectMeta, ReplicaSet, Service, StatefulSet};
 use loadmaster_engine::EngineEvent;
 use loadmaster_engine::engine::ApiObject;
 use loadmaster_framework::World;
-use loadmaster_sim::cluster_made_pods::{ControllerKind, PodController};
+use loadmaster_sim::cluster_made_pods::{ControllerKind, N_TEAMS, PodController};
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
 use crate::workload::{self, Kind};
-
-/// Number of namespaces.
-const N_NAMESPACES: usize = 50;
-/// Number of environment variables of a clustered pod.
-const N_VARIABLES: u32 = 12;
 
 /// What pods are like.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -143,29 +138,16 @@ impl PodSource {
 /// The manifest with another label `app` for every namespace: a controller cannot be in more than one.
 pub fn in_every_namespace(manifest: &Value, app: &str) -> Vec<Value> {
     let other = |n| workload::with_app_label(manifest, &format!("{app}-{n}"));
-    std::iter::once(manifest.clone()).chain((1..N_NAMESPACES).map(other)).collect()
+    std::iter::once(manifest.clone()).chain((1..N_TEAMS).map(other)).collect()
 }
 
 /// The controllers of clustered pods with these manifests.
 pub fn controllers_of(name: &str, manifests: &[Value], rng: &mut Rng) -> Vec<PodController> {
-    let kinds =
-        [ControllerKind::ReplicaSet, ControllerKind::ReplicaSet, ControllerKind::StatefulSet];
     let manifests = manifests.iter().enumerate();
-    let controllers = manifests.map(|(n, manifest)| {
-        let template = clustered_template(manifest, n);
-        PodController::new(kinds[n % kinds.len()], &format!("{name}-{n}"), template, rng)
+    let controllers = manifests.map(|(nth, manifest)| {
+        PodController::of_team(nth, &format!("{name}-{nth}"), manifest, rng)
     });
     controllers.collect()
-}
-
-/// The manifest of a controller's pods before admission.
-fn clustered_template(manifest: &Value, nth: usize) -> Value {
-    let mut template = manifest.clone();
-    template["metadata"]["namespace"] = json!(format!("team-{}", nth % N_NAMESPACES));
-    let variable =
-        |n| json!({"name": format!("VARIABLE_{n}"), "value": format!("value {n} of {nth}")});
-    template["spec"]["containers"][0]["env"] = (0..N_VARIABLES).map(variable).collect();
-    template
 }
 
 /// An object that was added or updated.
@@ -193,12 +175,7 @@ impl Change {
 
     /// The service of a controller's pods.
     fn service(controller: &PodController) -> Result<Change> {
-        let app = &controller.template()["metadata"]["labels"]["app"];
-        let selector = json!({"app": app});
-        let metadata = json!({"name": app, "namespace": controller.namespace()});
-        Ok(Change::Service(serde_json::from_value(
-            json!({"metadata": metadata, "spec": {"selector": selector}}),
-        )?))
+        Ok(Change::Service(serde_json::from_value(controller.service())?))
     }
 
     /// The object that owns a controller's pods.

@@ -36,6 +36,11 @@ pub fn random_suffix(rng: &mut Rng, len: usize) -> String {
     (0..len).map(|_| char::from(*rng.pick(NAME_CHARS))).collect()
 }
 
+/// Number of teams, each with a namespace.
+pub const N_TEAMS: usize = 50;
+/// Number of environment variables of a team's pods.
+const N_VARIABLES: u32 = 12;
+
 /// A controller that creates pods.
 #[derive(Clone, Debug)]
 pub struct PodController {
@@ -55,6 +60,30 @@ impl PodController {
     pub fn new(kind: ControllerKind, name: &str, template: Value, rng: &mut Rng) -> PodController {
         let hash = random_suffix(rng, 9);
         PodController { kind, name: name.to_owned(), template, hash, n_rollouts: 0, next: 0 }
+    }
+
+    /// The n-th controller of a cluster with 50 teams, in the namespace of its team: a StatefulSet if n is the third of three, else a ReplicaSet.
+    /// Its pods have the labels and spec of the manifest, and environment variables.
+    pub fn of_team(nth: usize, name: &str, manifest: &Value, rng: &mut Rng) -> PodController {
+        let kinds =
+            [ControllerKind::ReplicaSet, ControllerKind::ReplicaSet, ControllerKind::StatefulSet];
+        let mut template = manifest.clone();
+        template["metadata"]["namespace"] = json!(format!("team-{}", nth % N_TEAMS));
+        let variable =
+            |n| json!({"name": format!("VARIABLE_{n}"), "value": format!("value {n} of {nth}")});
+        template["spec"]["containers"][0]["env"] = (0..N_VARIABLES).map(variable).collect();
+        PodController::new(kinds[nth % kinds.len()], name, template, rng)
+    }
+
+    /// A headless Service that selects the pods by their label `app`, which is its name.
+    pub fn service(&self) -> Value {
+        let app = &self.template["metadata"]["labels"]["app"];
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": app, "namespace": self.namespace()},
+            "spec": {"clusterIP": "None", "selector": {"app": app}},
+        })
     }
 
     /// What creates the pods.
