@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use loadmaster_api::{Node, Pod, Str};
-use loadmaster_engine::engine::{ApiObject, CycleResult};
+use loadmaster_engine::engine::{ApiObject, ApiServerCall, CycleResult};
 use loadmaster_engine::{Effects, EngineEvent, Now};
 use loadmaster_framework::api_calls::{ApiRequest, ObjectRef, Verb};
 use loadmaster_stdx::Map;
 use serde_json::{Value, json};
 
-use crate::timed_engine::{self, TimedEngine};
+use crate::timed_engine::{self, AnsweringCluster, TimedEngine};
 
 const N_NODES: u32 = 5_000;
 const N_GANGS: u32 = 1_000;
@@ -79,10 +79,7 @@ impl Bench {
             in_cycles: Duration::ZERO,
             pending: Map::default(),
         };
-        for kind in bench.engine.watched_kinds.clone() {
-            let (group, resource) = (kind.group, kind.resource);
-            bench.apply(EngineEvent::Synced { group, resource, has_synced: true })?;
-        }
+        bench.sync_watched_kinds()?;
         for i in 0..N_NODES {
             let name = format!("node-{i}");
             let metadata = json!({"name": name, "labels": {"kubernetes.io/hostname": name}});
@@ -132,7 +129,7 @@ impl Bench {
 
     fn schedule_all(&mut self) -> Result<()> {
         loop {
-            let (now, before) = (self.now(), self.engine.elapsed);
+            let (now, before) = (self.next_time(), self.engine.elapsed);
             let (cycled, effects) = self.engine.cycle(now);
             self.in_cycles += self.engine.elapsed - before;
             self.execute(effects)?;
@@ -143,23 +140,19 @@ impl Bench {
         ensure!(self.pending.is_empty(), "{} pods are not bound", self.pending.len());
         Ok(())
     }
+}
 
-    fn now(&self) -> Now {
+impl AnsweringCluster for Bench {
+    fn engine(&mut self) -> &mut TimedEngine {
+        &mut self.engine
+    }
+
+    fn next_time(&mut self) -> Now {
         timed_engine::time_of_call(self.started.elapsed())
     }
 
-    fn apply(&mut self, event: EngineEvent) -> Result<()> {
-        let effects = self.engine.apply(self.now(), event);
-        self.execute(effects)
-    }
-
-    fn execute(&mut self, effects: Effects) -> Result<()> {
-        for call in timed_engine::requests_without_warnings(effects)? {
-            let reply = Ok(call.request.body.clone().unwrap_or_default());
-            self.apply(EngineEvent::Replied { call: call.id, reply })?;
-            self.answer(&call.request)?;
-        }
-        Ok(())
+    fn requests(&self, effects: Effects) -> Result<Vec<ApiServerCall>> {
+        timed_engine::requests_without_warnings(effects)
     }
 
     /// The watch event after a request: the pod has its node, or is nominated to the one with which it waits at Permit.

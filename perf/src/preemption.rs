@@ -7,14 +7,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use loadmaster_api::{Node, Pod};
 use loadmaster_engine::engine::{ApiObject, CycleResult, DeletedObjectKey};
-use loadmaster_engine::{Effects, EngineEvent, Now};
+use loadmaster_engine::{EngineEvent, Now};
 use loadmaster_framework::api_calls::{ApiRequest, Verb};
 use loadmaster_sim::cluster_made_pods::PodController;
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
 use crate::pod_source::{self, Change, Shape};
-use crate::timed_engine::{self, TimedEngine};
+use crate::timed_engine::{self, AnsweringCluster, TimedEngine};
 
 const N_NODES: u32 = 5_000;
 const PODS_PER_NODE: u32 = 4;
@@ -135,10 +135,7 @@ impl Bench {
             bound_to: None,
             n_evicted: 0,
         };
-        for kind in bench.engine.watched_kinds.clone() {
-            let (group, resource) = (kind.group, kind.resource);
-            bench.apply(EngineEvent::Synced { group, resource, has_synced: true })?;
-        }
+        bench.sync_watched_kinds()?;
         let mut changes = Change::of_controllers(&low.controllers)?;
         changes.append(&mut Change::of_controllers(&bench.preemptors.controllers)?);
         for change in changes {
@@ -196,20 +193,16 @@ impl Bench {
     fn now(&self) -> Now {
         timed_engine::time_of_call(self.now)
     }
+}
 
-    fn apply(&mut self, event: EngineEvent) -> Result<()> {
-        self.now += Duration::from_micros(1);
-        let effects = self.engine.apply(self.now(), event);
-        self.execute(effects)
+impl AnsweringCluster for Bench {
+    fn engine(&mut self) -> &mut TimedEngine {
+        &mut self.engine
     }
 
-    fn execute(&mut self, effects: Effects) -> Result<()> {
-        for call in timed_engine::requests(effects)? {
-            let reply = Ok(call.request.body.clone().unwrap_or_default());
-            self.apply(EngineEvent::Replied { call: call.id, reply })?;
-            self.answer(&call.request)?;
-        }
-        Ok(())
+    fn next_time(&mut self) -> Now {
+        self.now += Duration::from_micros(1);
+        self.now()
     }
 
     /// What happens after a request.

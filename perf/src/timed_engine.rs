@@ -8,6 +8,7 @@ use loadmaster_api::Timestamp;
 use loadmaster_config::AllFeatureGates;
 use loadmaster_engine::engine::{ApiServerCall, CycleResult, EngineOptions};
 use loadmaster_engine::{Effect, Effects, Engine, EngineEvent, MonoTime, Now, Profile};
+use loadmaster_framework::api_calls::ApiRequest;
 use loadmaster_framework::{Gvr, Registry};
 use serde_json::{Value, json};
 
@@ -48,6 +49,58 @@ pub fn requests_without_warnings(effects: Effects) -> Result<Vec<ApiServerCall>>
 pub fn time_of_call(since_start: Duration) -> Now {
     let nanos = since_start.as_nanos();
     Now { mono: MonoTime(nanos as u64), wall: Timestamp(nanos as i64) }
+}
+
+/// A cluster around an engine, in which each request is answered at once.
+pub trait AnsweringCluster {
+    /// The engine.
+    fn engine(&mut self) -> &mut TimedEngine;
+
+    /// The time of the engine's next event.
+    fn next_time(&mut self) -> Now;
+
+    /// The requests among the effects.
+    ///
+    /// # Errors
+    ///
+    /// An effect that does not belong to the workload.
+    fn requests(&self, effects: Effects) -> Result<Vec<ApiServerCall>> {
+        requests(effects)
+    }
+
+    /// The reply to a request, which succeeds: the object that it contains.
+    fn reply(&mut self, request: &ApiRequest) -> Value {
+        request.body.clone().unwrap_or_default()
+    }
+
+    /// What happens after a request.
+    fn answer(&mut self, request: &ApiRequest) -> Result<()>;
+
+    /// Lets the engine handle an event, and all that follows from it.
+    fn apply(&mut self, event: EngineEvent) -> Result<()> {
+        let now = self.next_time();
+        let effects = self.engine().apply(now, event);
+        self.execute(effects)
+    }
+
+    /// Executes the requests among the effects.
+    fn execute(&mut self, effects: Effects) -> Result<()> {
+        for call in self.requests(effects)? {
+            let reply = Ok(self.reply(&call.request));
+            self.apply(EngineEvent::Replied { call: call.id, reply })?;
+            self.answer(&call.request)?;
+        }
+        Ok(())
+    }
+
+    /// All kinds that plugins watch are known completely.
+    fn sync_watched_kinds(&mut self) -> Result<()> {
+        for kind in self.engine().watched_kinds.clone() {
+            let (group, resource) = (kind.group, kind.resource);
+            self.apply(EngineEvent::Synced { group, resource, has_synced: true })?;
+        }
+        Ok(())
+    }
 }
 
 /// Measures all calls of an engine with one profile.

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use loadmaster_api::{Node, Pod, Str};
-use loadmaster_engine::engine::{ApiObject, CycleResult};
+use loadmaster_engine::engine::{ApiObject, ApiServerCall, CycleResult};
 use loadmaster_engine::{Effects, EngineEvent, Now};
 use loadmaster_framework::api_calls::{ApiRequest, ObjectRef};
 use serde_json::{Value, json};
 
-use crate::timed_engine::{self, TimedEngine};
+use crate::timed_engine::{self, AnsweringCluster, TimedEngine};
 
 const DRIVER: &str = "csi.example.com";
 const CLASS: &str = "fast";
@@ -238,16 +238,13 @@ impl Bench {
         let parsed: Pod = serde_json::from_value(self.pod.clone())?;
         let before = self.engine.elapsed;
         self.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(parsed))))?;
-        let (cycled, effects) = self.engine.cycle(self.now());
+        let now = self.next_time();
+        let (cycled, effects) = self.engine.cycle(now);
         self.deciding += self.engine.elapsed - before;
         ensure!(cycled == CycleResult::Ran, "no scheduling cycle");
         self.execute(effects)?;
         ensure!(self.is_bound, "the pod is not bound");
         Ok(())
-    }
-
-    fn now(&self) -> Now {
-        timed_engine::time_of_call(self.started.elapsed())
     }
 
     /// An object of a kind that plugins watch was added or updated.
@@ -271,21 +268,26 @@ impl Bench {
         };
         self.apply(EngineEvent::ObjectChanged { object: object_ref, value: Some(object) })
     }
+}
 
-    fn apply(&mut self, event: EngineEvent) -> Result<()> {
-        let effects = self.engine.apply(self.now(), event);
-        self.execute(effects)
+impl AnsweringCluster for Bench {
+    fn engine(&mut self) -> &mut TimedEngine {
+        &mut self.engine
     }
 
-    fn execute(&mut self, effects: Effects) -> Result<()> {
-        for call in timed_engine::requests_without_warnings(effects)? {
-            let mut reply = call.request.body.clone().unwrap_or_default();
-            self.version += 1;
-            reply["metadata"]["resourceVersion"] = self.version.to_string().into();
-            self.apply(EngineEvent::Replied { call: call.id, reply: Ok(reply) })?;
-            self.answer(&call.request)?;
-        }
-        Ok(())
+    fn next_time(&mut self) -> Now {
+        timed_engine::time_of_call(self.started.elapsed())
+    }
+
+    fn requests(&self, effects: Effects) -> Result<Vec<ApiServerCall>> {
+        timed_engine::requests_without_warnings(effects)
+    }
+
+    fn reply(&mut self, request: &ApiRequest) -> Value {
+        let mut reply = request.body.clone().unwrap_or_default();
+        self.version += 1;
+        reply["metadata"]["resourceVersion"] = self.version.to_string().into();
+        reply
     }
 
     /// What the provisioner and the API server do after a request.

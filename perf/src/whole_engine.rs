@@ -10,14 +10,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use loadmaster_api::Pod;
 use loadmaster_engine::engine::{ApiObject, CycleResult};
-use loadmaster_engine::{Effects, EngineEvent, Now};
+use loadmaster_engine::{EngineEvent, Now};
 use loadmaster_framework::api_calls::{ApiRequest, Verb};
 use loadmaster_plugins::in_tree_registry;
 use serde_json::{Value, json};
 
 use crate::data_items::DataItem;
 use crate::pod_source::{PodSource, Shape};
-use crate::timed_engine::{self, TimedEngine};
+use crate::timed_engine::{self, AnsweringCluster, TimedEngine};
 use crate::workload::{self, Kind};
 
 const N_NODES: u32 = 5_000;
@@ -148,10 +148,7 @@ impl Bench {
             times: Times::default(),
             times_at_last_bind: Times::default(),
         };
-        for kind in bench.engine.watched_kinds.clone() {
-            let (group, resource) = (kind.group, kind.resource);
-            bench.apply(EngineEvent::Synced { group, resource, has_synced: true })?;
-        }
+        bench.sync_watched_kinds()?;
         for change in changes {
             bench.apply(change.into_event())?;
         }
@@ -216,20 +213,16 @@ impl Bench {
     fn now(&self) -> Now {
         timed_engine::time_of_call(self.now)
     }
+}
 
-    fn apply(&mut self, event: EngineEvent) -> Result<()> {
-        self.now += Duration::from_micros(1);
-        let effects = self.engine.apply(self.now(), event);
-        self.execute(effects)
+impl AnsweringCluster for Bench {
+    fn engine(&mut self) -> &mut TimedEngine {
+        &mut self.engine
     }
 
-    fn execute(&mut self, effects: Effects) -> Result<()> {
-        for call in timed_engine::requests(effects)? {
-            let reply = Ok(call.request.body.clone().unwrap_or_default());
-            self.apply(EngineEvent::Replied { call: call.id, reply })?;
-            self.answer(&call.request)?;
-        }
-        Ok(())
+    fn next_time(&mut self) -> Now {
+        self.now += Duration::from_micros(1);
+        self.now()
     }
 
     /// The watch event after a request.
