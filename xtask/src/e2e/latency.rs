@@ -128,7 +128,9 @@ fn percentile(sorted: &[f64], share: f64) -> f64 {
 async fn drain_null_scheduler(args: &Args) -> Result<f64> {
     let plane = start_control_plane(args).await?;
     let api = ApiClient::new(&plane.admin_kubeconfig()).await?;
-    create_pods(&api, args.workload, 0..args.pods, None).await?;
+    let (path, workload) = (pods_path(), args.workload);
+    let make = move |i| PodForm::ClusterMade.apply(workload.pod(i));
+    load_objects::create_all(&api, &path, 0..args.pods, make).await.context("creating pods")?;
     let mut bound = BoundPods::watch(&api, NAMESPACE).await?;
     let started = Instant::now();
     let mut null = start_null_scheduler(&plane)?;
@@ -157,7 +159,7 @@ async fn measure(args: &Args, rate: f64, kind: Option<SchedulerKind>) -> Result<
             (scheduler.process, Some(url))
         }
     };
-    create_pods(&api, args.workload, 0..N_FIRST, Some(rate)).await?;
+    create_pods(&api, args.workload, 0..N_FIRST, rate).await?;
     ensure!(
         bound.wait_for(N_FIRST as usize, STANDSTILL_TIMEOUT).await?,
         "the first pods are not bound"
@@ -174,7 +176,7 @@ async fn measure(args: &Args, rate: f64, kind: Option<SchedulerKind>) -> Result<
     // The watch is read while pods are created.
     let creating = {
         let (api, workload) = (api.clone(), args.workload);
-        tokio::spawn(async move { create_pods(&api, workload, N_FIRST..n_all, Some(rate)).await })
+        tokio::spawn(async move { create_pods(&api, workload, N_FIRST..n_all, rate).await })
     };
     let all = bound.wait_for(n_all as usize, STANDSTILL_TIMEOUT).await;
     process.check_running()?;
@@ -232,21 +234,23 @@ fn start_null_scheduler(plane: &ControlPlane) -> Result<Process> {
     drain::start_null_scheduler(&kubeconfig, plane.folder(), None)
 }
 
-/// Creates pods at this rate, or as fast as possible. Returns when the request of each was sent, by name.
+fn pods_path() -> String {
+    format!("/api/v1/namespaces/{NAMESPACE}/pods")
+}
+
+/// Creates pods at this rate. Returns when the request of each was sent, by name.
 async fn create_pods(
     api: &ApiClient,
     workload: Workload,
     which: Range<u32>,
-    rate: Option<f64>,
+    rate: f64,
 ) -> Result<BTreeMap<String, Instant>> {
     const N_CONCURRENT: usize = 64;
-    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    let path = pods_path();
     let (started, mut tasks, mut sent) = (Instant::now(), JoinSet::new(), BTreeMap::new());
     for (nth, i) in which.enumerate() {
-        if let Some(rate) = rate {
-            let at = started + Duration::from_secs_f64(nth as f64 / rate);
-            tokio::time::sleep_until(at.into()).await;
-        }
+        let at = started + Duration::from_secs_f64(nth as f64 / rate);
+        tokio::time::sleep_until(at.into()).await;
         while tasks.len() >= N_CONCURRENT {
             tasks.join_next().await.context("no task")?.context("a task panicked")??;
         }
