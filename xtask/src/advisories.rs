@@ -1,11 +1,11 @@
 //! `cargo xtask advisories`: fails on a dependency with an advisory of the RustSec database that has not been accepted.
 //!
-//! The database is a checkout of <https://github.com/RustSec/advisory-db>, or a table made from one (`--write`): one file of some 80 KB, for
-//! machines without a network. Nothing is downloaded.
+//! The database is a checkout of <https://github.com/RustSec/advisory-db>, or a table with its advisories about the crates in the lock files
+//! (`--write`), for machines without a network. A crate that the table is not about is a finding. Nothing is downloaded.
 
 mod database;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ pub struct Args {
     /// or the checkout of cargo-audit in $CARGO_HOME/advisory-db, whichever exists.
     #[arg(long, value_name = "PATH")]
     database: Option<PathBuf>,
-    /// Write the database as a table into this file, and check nothing.
+    /// Write the advisories about the crates in the lock files as a table into this file, and check nothing.
     #[arg(long, value_name = "FILE", requires = "database")]
     write: Option<PathBuf>,
 }
@@ -41,6 +41,7 @@ pub struct Args {
 /// A version in a lock file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct LockedPackage {
+    lock_file: String,
     name: String,
     version: Version,
 }
@@ -57,29 +58,27 @@ pub fn run(args: &Args) -> Result<bool> {
         return Ok(true);
     };
     let database = Database::read(&path).with_context(|| path.display().to_string())?;
+    let mut packages = Vec::new();
+    for lock_file in crate::git(&["ls-files", "Cargo.lock", "*/Cargo.lock"])?.lines() {
+        let text = fs::read_to_string(root.join(lock_file)).context(lock_file.to_owned())?;
+        packages.extend(read_lock_file(lock_file, &text).context(lock_file.to_owned())?);
+    }
     if let Some(file) = &args.write {
-        fs::write(file, database.to_table()).with_context(|| file.display().to_string())?;
-        println!("advisories: {} written to {}", database.advisories.len(), file.display());
+        let names: BTreeSet<String> = packages.iter().map(|it| it.name.clone()).collect();
+        fs::write(file, database.to_table(&names)).with_context(|| file.display().to_string())?;
+        println!("advisories: those about {} crates written to {}", names.len(), file.display());
         return Ok(true);
     }
     let accepted = read_accepted(&fs::read_to_string(root.join(ACCEPTED)).context(ACCEPTED)?)?;
-    let mut n_packages = 0;
-    let mut affected = Vec::new();
-    for lock_file in crate::git(&["ls-files", "Cargo.lock", "*/Cargo.lock"])?.lines() {
-        let text = fs::read_to_string(root.join(lock_file)).context(lock_file.to_owned())?;
-        let packages = read_lock_file(&text).context(lock_file.to_owned())?;
-        n_packages += packages.len();
-        for (package, advisory) in affected_packages(&packages, &database) {
-            affected.push((lock_file.to_owned(), package.clone(), advisory));
-        }
-    }
+    let affected = affected_packages(&packages, &database);
+    let findings = findings(&packages, &affected, &accepted, &database);
     let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
-    let findings = findings(&affected, &accepted, &database);
     println!(
-        "advisories: {} known, the newest of {}{}; {n_packages} locked packages, {} affected, {} to resolve",
+        "advisories: {} known, state of {}{}; {} locked packages, {} affected, {} to resolve",
         database.advisories.len(),
-        database.newest(),
-        age_note(database.newest(), today),
+        database.state,
+        age_note(database.state, today),
+        packages.len(),
         affected.len(),
         findings.len()
     );
@@ -96,15 +95,15 @@ fn default_database(root: &Path) -> Option<PathBuf> {
     [Some(root.join(TABLE)), of_cargo_audit].into_iter().flatten().find(|place| place.exists())
 }
 
-fn age_note(newest: Date, today: Date) -> String {
-    match (today - newest).get_days() {
+fn age_note(state: Date, today: Date) -> String {
+    match (today - state).get_days() {
         days if days > OLD_DAYS => format!(" ({days} days ago: update the database)"),
         _ => String::new(),
     }
 }
 
 /// The packages from crates.io in a lock file: advisories are about these.
-fn read_lock_file(text: &str) -> Result<Vec<LockedPackage>> {
+fn read_lock_file(lock_file: &str, text: &str) -> Result<Vec<LockedPackage>> {
     let document = Document::parse(text).context("reading TOML")?;
     let packages = document.get("package").and_then(|it| it.as_array_of_tables());
     let mut all = Vec::new();
@@ -116,7 +115,8 @@ fn read_lock_file(text: &str) -> Result<Vec<LockedPackage>> {
         let name = field("name").context("a package has no name")?;
         let version = field("version").with_context(|| format!("{name} has no version"))?;
         let version = version.parse().with_context(|| format!("the version of {name}"))?;
-        all.push(LockedPackage { name: name.to_owned(), version });
+        let (lock_file, name) = (lock_file.to_owned(), name.to_owned());
+        all.push(LockedPackage { lock_file, name, version });
     }
     Ok(all)
 }
@@ -139,36 +139,42 @@ fn read_accepted(text: &str) -> Result<Accepted> {
     Ok(accepted)
 }
 
-fn affected_packages<'p, 'd>(
-    packages: &'p [LockedPackage],
-    database: &'d Database,
-) -> impl Iterator<Item = (&'p LockedPackage, &'d Advisory)> {
-    packages.iter().flat_map(|package| {
+fn affected_packages<'a>(
+    packages: &'a [LockedPackage],
+    database: &'a Database,
+) -> Vec<(&'a LockedPackage, &'a Advisory)> {
+    let of_package = |package: &'a LockedPackage| {
         let advisories = database.of_package(&package.name);
         let affecting = advisories.filter(|advisory| advisory.affects(&package.version));
         affecting.map(move |advisory| (package, advisory))
-    })
+    };
+    packages.iter().flat_map(of_package).collect()
 }
 
 /// What has to be done, a line each.
 fn findings(
-    affected: &[(String, LockedPackage, &Advisory)],
+    packages: &[LockedPackage],
+    affected: &[(&LockedPackage, &Advisory)],
     accepted: &Accepted,
     database: &Database,
 ) -> Vec<String> {
-    let open = affected.iter().filter(|(_, _, advisory)| !accepted.contains_key(&advisory.id));
-    let open = open.map(|(lock_file, package, advisory)| {
-        let LockedPackage { name, version } = package;
+    let open = affected.iter().filter(|(_, advisory)| !accepted.contains_key(&advisory.id));
+    let open = open.map(|(package, advisory)| {
+        let LockedPackage { lock_file, name, version } = package;
         let Advisory { id, title, .. } = advisory;
         let kind = advisory.kind_name();
         format!("{lock_file}: {name} {version}: {id}, {kind}: {title} ({})", advisory.remedy())
     });
-    let is_affected = |id: &String| affected.iter().any(|(_, _, advisory)| advisory.id == *id);
+    let unknown = packages.iter().filter(|package| !database.covers(&package.name));
+    let unknown = unknown.map(|LockedPackage { lock_file, name, .. }| {
+        format!("{lock_file}: {name} is not in the table of advisories: renew the table")
+    });
+    let is_affected = |id: &String| affected.iter().any(|(_, advisory)| advisory.id == *id);
     let unused = accepted
         .keys()
         .filter(|id| !is_affected(id) && database.advisories.iter().any(|it| it.id == **id))
         .map(|id| format!("{ACCEPTED}: {id} affects no locked package: remove the line"));
-    open.chain(unused).collect()
+    open.chain(unknown).chain(unused).collect()
 }
 
 #[cfg(test)]
@@ -196,20 +202,19 @@ source = "registry+https://github.com/rust-lang/crates.io-index"
 
     #[test]
     fn affected_versions_are_found_unless_accepted() {
-        let packages = read_lock_file(LOCK_FILE).unwrap();
+        let packages = read_lock_file("Cargo.lock", LOCK_FILE).unwrap();
         let names: Vec<String> =
             packages.iter().map(|it| format!("{} {}", it.name, it.version)).collect();
         assert_eq!(names, ["parser 1.2.3", "parser 2.0.0+spec-1"]);
 
-        let table = "R-1\tparser\t2030-01-02\tvulnerability\t>=1.3\t\tIt panics\n\
+        let table = "state\t2030-02-01\n\
+                     R-1\tparser\t2030-01-02\tvulnerability\t>=1.3\t\tIt panics\n\
                      R-2\tparser\t2030-01-03\tunmaintained\t\t<2.0.0\tNobody maintains it\n\
                      R-3\tours\t2030-01-04\tvulnerability\t\t\tAnother crate with our name\n";
-        let database = database_of(table);
-        let found: Vec<_> = affected_packages(&packages, &database)
-            .map(|(package, advisory)| ("Cargo.lock".to_owned(), package.clone(), advisory))
-            .collect();
+        let database = database::read_table(table).unwrap();
+        let affected = affected_packages(&packages, &database);
         let findings = |accepted: &str| {
-            findings(&found, &read_accepted(accepted).unwrap(), &database).join("\n")
+            findings(&packages, &affected, &read_accepted(accepted).unwrap(), &database).join("\n")
         };
         expect_test::expect![[r"
             Cargo.lock: parser 1.2.3: R-1, vulnerability: It panics (patched: >=1.3)
@@ -222,12 +227,18 @@ source = "registry+https://github.com/rust-lang/crates.io-index"
         assert_eq!(findings("R-1 | never called\nR-2 | replaced soon"), "");
     }
 
-    fn database_of(table: &str) -> Database {
-        let file = std::env::temp_dir().join(format!("advisories-{}.tsv", std::process::id()));
-        fs::write(&file, table).unwrap();
-        let database = Database::read(&file).unwrap();
-        fs::remove_file(&file).unwrap();
-        database
+    #[test]
+    fn crates_that_are_not_in_the_table_are_findings() {
+        let packages = read_lock_file("Cargo.lock", LOCK_FILE).unwrap();
+        let found = |table: &str| {
+            let database = database::read_table(table).unwrap();
+            findings(&packages[..1], &[], &Accepted::new(), &database)
+        };
+        assert_eq!(found("state\t2030-02-01\nnone\tparser\n"), [""; 0]);
+        assert_eq!(
+            found("state\t2030-02-01\nnone\tprinter\n"),
+            ["Cargo.lock: parser is not in the table of advisories: renew the table"]
+        );
     }
 
     #[test]
@@ -244,17 +255,18 @@ source = "registry+https://github.com/rust-lang/crates.io-index"
     #[test]
     fn lock_files_that_cannot_be_read_are_errors() {
         for text in ["", "package = 1", "[[package]]\nname = ", "[metadata]"] {
-            assert!(read_lock_file(text).is_err(), "{text}");
+            assert!(read_lock_file("Cargo.lock", text).is_err(), "{text}");
         }
         let invalid = LOCK_FILE.replace("1.2.3", "1.2");
-        assert!(read_lock_file(&invalid).unwrap_err().to_string().contains("parser"));
+        let error = read_lock_file("Cargo.lock", &invalid).unwrap_err().to_string();
+        assert!(error.contains("parser"), "{error}");
     }
 
     #[test]
     fn an_old_database_is_pointed_out() {
-        let newest = "2030-01-01".parse().unwrap();
-        assert_eq!(age_note(newest, "2030-03-01".parse().unwrap()), "");
-        let note = age_note(newest, "2031-01-01".parse().unwrap());
+        let state = "2030-01-01".parse().unwrap();
+        assert_eq!(age_note(state, "2030-03-01".parse().unwrap()), "");
+        let note = age_note(state, "2031-01-01".parse().unwrap());
         assert_eq!(note, " (365 days ago: update the database)");
     }
 }

@@ -1,27 +1,38 @@
 //! The RustSec database: a checkout, or a table made from one.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use jiff::civil::Date;
 use semver::{Version, VersionReq};
 use toml_edit::{Document, Item};
 
 /// The first lines of a table.
 const TABLE_HEADER: &str = "\
-# Advisories about crates, from https://github.com/RustSec/advisory-db (CC0-1.0; advisories imported from GitHub: CC-BY-4.0).
-# Written by `cargo xtask advisories --database CHECKOUT --write FILE`. Columns: id, crate, date, kind, patched and unaffected versions, title.
+# Advisories about the crates in the lock files, from https://github.com/RustSec/advisory-db (CC0-1.0; advisories imported from GitHub: CC-BY-4.0).
+# How to renew it: docs/src/reference/security.md. Columns: id, crate, date, kind, patched and unaffected versions, title.
+# `state`: the date of the newest advisory in the whole database then. `none`: a crate about which there was no advisory.
 ";
 const N_COLUMNS: usize = 7;
+/// The first column of the row with the state of the database.
+const STATE: &str = "state";
+/// The first column of the row of a crate without advisories.
+const NONE: &str = "none";
 /// Between the version requirements of a column: each of them has commas.
 const OR: &str = " || ";
 /// The kind of advisories that are about a vulnerability, not about lack of maintenance or the like.
 const VULNERABILITY: &str = "vulnerability";
 
 /// All advisories that were not withdrawn, by id.
+#[derive(Debug)]
 pub struct Database {
     pub advisories: Vec<Advisory>,
+    /// The date of the newest advisory, also about crates that are not in the table: the database is not older than that.
+    pub state: Date,
+    /// The crates that a table is about. `None`: all, as in a checkout.
+    pub packages: Option<BTreeSet<String>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,27 +50,32 @@ pub struct Advisory {
 impl Database {
     /// Reads a checkout, if the path is a directory, or else a table.
     pub fn read(path: &Path) -> Result<Database> {
-        let mut advisories = match path.is_dir() {
+        let mut database = match path.is_dir() {
             true => read_checkout(path)?,
             false => read_table(&fs::read_to_string(path)?)?,
         };
-        ensure!(!advisories.is_empty(), "there are no advisories: not a checkout of advisory-db");
-        advisories.sort_by(|a, b| a.id.cmp(&b.id));
-        Ok(Database { advisories })
+        database.advisories.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(database)
     }
 
     pub fn of_package(&self, name: &str) -> impl Iterator<Item = &Advisory> {
         self.advisories.iter().filter(move |advisory| advisory.package == name)
     }
 
-    /// The date of the newest advisory: the database is not older than that.
-    pub fn newest(&self) -> Date {
-        self.advisories.iter().map(|advisory| advisory.date).max().unwrap_or(Date::ZERO)
+    /// Whether the database has all advisories about a crate.
+    pub fn covers(&self, name: &str) -> bool {
+        self.packages.as_ref().is_none_or(|packages| packages.contains(name))
     }
 
-    pub fn to_table(&self) -> String {
-        let mut table = TABLE_HEADER.to_owned();
-        for advisory in &self.advisories {
+    /// The part of the database about some crates.
+    pub fn to_table(&self, packages: &BTreeSet<String>) -> String {
+        let mut table = format!("{TABLE_HEADER}{STATE}\t{}\n", self.state);
+        for name in packages.iter().filter(|name| self.covers(name)) {
+            if self.of_package(name).next().is_none() {
+                table += &format!("{NONE}\t{name}\n");
+            }
+        }
+        for advisory in self.advisories.iter().filter(|it| packages.contains(&it.package)) {
             let join = |all: &[VersionReq]| {
                 all.iter().map(ToString::to_string).collect::<Vec<_>>().join(OR)
             };
@@ -92,7 +108,7 @@ impl Advisory {
     }
 }
 
-fn read_checkout(path: &Path) -> Result<Vec<Advisory>> {
+fn read_checkout(path: &Path) -> Result<Database> {
     let mut advisories = Vec::new();
     for package in fs::read_dir(path.join("crates")).context("reading the folder crates")? {
         for file in fs::read_dir(package?.path())? {
@@ -104,7 +120,9 @@ fn read_checkout(path: &Path) -> Result<Vec<Advisory>> {
             }
         }
     }
-    Ok(advisories)
+    let newest = advisories.iter().map(|advisory| advisory.date).max();
+    let state = newest.context("there are no advisories: not a checkout of advisory-db")?;
+    Ok(Database { advisories, state, packages: None })
 }
 
 /// Reads a file of the database: TOML between lines of backquotes, and Markdown. `None` if the advisory was withdrawn.
@@ -140,9 +158,22 @@ fn read_advisory(text: &str) -> Result<Option<Advisory>> {
     }))
 }
 
-fn read_table(text: &str) -> Result<Vec<Advisory>> {
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.starts_with('#'));
-    lines.map(|(nth, line)| read_row(line).with_context(|| format!("line {}", nth + 1))).collect()
+pub fn read_table(text: &str) -> Result<Database> {
+    let (mut advisories, mut state, mut packages) = (Vec::new(), None, BTreeSet::new());
+    for (nth, line) in text.lines().enumerate().filter(|(_, line)| !line.starts_with('#')) {
+        let place = || format!("line {}", nth + 1);
+        match line.split_once('\t') {
+            Some((STATE, date)) => state = Some(date.parse().context("date").with_context(place)?),
+            Some((NONE, name)) => _ = packages.insert(name.to_owned()),
+            _ => {
+                let advisory = read_row(line).with_context(place)?;
+                packages.insert(advisory.package.clone());
+                advisories.push(advisory);
+            }
+        }
+    }
+    let state = state.context("there is no row `state`: not a table of advisories")?;
+    Ok(Database { advisories, state, packages: Some(packages) })
 }
 
 fn read_row(line: &str) -> Result<Advisory> {
@@ -208,15 +239,27 @@ unaffected = ["< 1.0"]
         let none = read_advisory(&none).unwrap().unwrap();
         assert!(none.patched.is_empty() && none.affects(&"9.0.0".parse().unwrap()));
 
-        let database = Database { advisories: vec![advisory, unmaintained, none] };
-        let table = database.to_table();
+        let state = "2030-02-03".parse().unwrap();
+        let other = Advisory { package: "other".to_owned(), ..advisory.clone() };
+        let advisories = vec![advisory, unmaintained, none, other];
+        let database = Database { advisories, state, packages: None };
+        let packages = ["parser", "printer"].map(str::to_owned).into();
+        let table = database.to_table(&packages);
         expect_test::expect![[r#"
+            state	2030-02-03
+            none	printer
             RUSTSEC-2030-0001	parser	2030-01-02	vulnerability	>=1.2.3, <1.3.0 || >=1.4.0	<1.0	Panics on "long" input
             RUSTSEC-2030-0001	parser	2030-01-02	unmaintained	>=1.2.3, <1.3.0 || >=1.4.0	<1.0	Panics on "long" input
             RUSTSEC-2030-0001	parser	2030-01-02	vulnerability			Panics on "long" input
         "#]]
         .assert_eq(table.strip_prefix(TABLE_HEADER).unwrap());
-        assert_eq!(read_table(&table).unwrap(), database.advisories);
+        let read = read_table(&table).unwrap();
+        assert_eq!(read.advisories, database.advisories[..3]);
+        assert_eq!((read.state, &read.packages), (state, &Some(packages)));
+
+        // A table made from a table is not about more crates.
+        let more = ["parser", "printer", "other"].map(str::to_owned).into();
+        assert_eq!(read.to_table(&more), table);
     }
 
     #[test]
@@ -256,11 +299,13 @@ unaffected = ["< 1.0"]
 
     #[test]
     fn damaged_tables_are_errors() {
-        let row = "R-1\tparser\t2030-01-02\tvulnerability\t>=1.3\t\tIt panics";
-        assert_eq!(read_table(row).unwrap().len(), 1);
+        let row = "R-1\tparser\t2030-01-02\tvulnerability\t>=1.3\t\tIt panics\nstate\t2031-01-02";
+        assert_eq!(read_table(row).unwrap().advisories.len(), 1);
         for (from, to, want) in [
             ("\tIt", " It", "line 1: 6 columns, not 7"),
             ("2030", "30", "line 1: date"),
+            ("2031", "31", "line 2: date"),
+            ("state", "# state", "there is no row `state`"),
             (">=1.3", "1.x.y", "line 1: 1.x.y"),
         ] {
             let error = format!("{:#}", read_table(&row.replace(from, to)).unwrap_err());
