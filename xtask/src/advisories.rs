@@ -161,9 +161,8 @@ fn findings(
     let open = affected.iter().filter(|(_, advisory)| !accepted.contains_key(&advisory.id));
     let open = open.map(|(package, advisory)| {
         let LockedPackage { lock_file, name, version } = package;
-        let Advisory { id, title, .. } = advisory;
-        let kind = advisory.kind_name();
-        format!("{lock_file}: {name} {version}: {id}, {kind}: {title} ({})", advisory.remedy())
+        let (kind, remedy, url) = (advisory.kind_name(), advisory.remedy(), advisory.url());
+        format!("{lock_file}: {name} {version}: {kind}, {remedy}: {url}")
     });
     let unknown = packages.iter().filter(|package| !database.covers(&package.name));
     let unknown = unknown.map(|LockedPackage { lock_file, name, .. }| {
@@ -208,20 +207,20 @@ source = "registry+https://github.com/rust-lang/crates.io-index"
         assert_eq!(names, ["parser 1.2.3", "parser 2.0.0+spec-1"]);
 
         let table = "state\t2030-02-01\n\
-                     R-1\tparser\t2030-01-02\tvulnerability\t>=1.3\t\tIt panics\n\
-                     R-2\tparser\t2030-01-03\tunmaintained\t\t<2.0.0\tNobody maintains it\n\
-                     R-3\tours\t2030-01-04\tvulnerability\t\t\tAnother crate with our name\n";
+                     R-1\tparser\t2030-01-02\tvulnerability\t>=1.3\t\n\
+                     R-2\tparser\t2030-01-03\tunmaintained\t\t<2.0.0\n\
+                     R-3\tours\t2030-01-04\tvulnerability\t\t\n";
         let database = database::read_table(table).unwrap();
         let affected = affected_packages(&packages, &database);
         let findings = |accepted: &str| {
             findings(&packages, &affected, &read_accepted(accepted).unwrap(), &database).join("\n")
         };
         expect_test::expect![[r"
-            Cargo.lock: parser 1.2.3: R-1, vulnerability: It panics (patched: >=1.3)
-            Cargo.lock: parser 2.0.0+spec-1: R-2, unmaintained: Nobody maintains it (there is no patched version)"]]
+            Cargo.lock: parser 1.2.3: vulnerability, patched: >=1.3: https://rustsec.org/advisories/R-1.html
+            Cargo.lock: parser 2.0.0+spec-1: unmaintained, there is no patched version: https://rustsec.org/advisories/R-2.html"]]
         .assert_eq(&findings(""));
         expect_test::expect![[r"
-            Cargo.lock: parser 1.2.3: R-1, vulnerability: It panics (patched: >=1.3)
+            Cargo.lock: parser 1.2.3: vulnerability, patched: >=1.3: https://rustsec.org/advisories/R-1.html
             xtask/accepted-advisories.txt: R-3 affects no locked package: remove the line"]]
         .assert_eq(&findings("# why\nR-2 | replaced soon\nR-3 | none\nR-9 | not in this database"));
         assert_eq!(findings("R-1 | never called\nR-2 | replaced soon"), "");

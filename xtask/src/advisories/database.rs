@@ -12,10 +12,10 @@ use toml_edit::{Document, Item};
 /// The first lines of a table.
 const TABLE_HEADER: &str = "\
 # Advisories about the crates in the lock files, from https://github.com/RustSec/advisory-db (CC0-1.0; advisories imported from GitHub: CC-BY-4.0).
-# How to renew it: docs/src/reference/security.md. Columns: id, crate, date, kind, patched and unaffected versions, title.
+# How to renew it: docs/src/reference/security.md. Columns: id, crate, date, kind, patched and unaffected versions.
 # `state`: the date of the newest advisory in the whole database then. `none`: a crate about which there was no advisory.
 ";
-const N_COLUMNS: usize = 7;
+const N_COLUMNS: usize = 6;
 /// The first column of the row with the state of the database.
 const STATE: &str = "state";
 /// The first column of the row of a crate without advisories.
@@ -44,7 +44,6 @@ pub struct Advisory {
     pub informational: Option<String>,
     pub patched: Vec<VersionReq>,
     pub unaffected: Vec<VersionReq>,
-    pub title: String,
 }
 
 impl Database {
@@ -80,10 +79,9 @@ impl Database {
                 all.iter().map(ToString::to_string).collect::<Vec<_>>().join(OR)
             };
             let (patched, unaffected) = (join(&advisory.patched), join(&advisory.unaffected));
-            let Advisory { id, package, date, title, .. } = advisory;
+            let Advisory { id, package, date, .. } = advisory;
             let kind = advisory.kind_name();
-            table +=
-                &format!("{id}\t{package}\t{date}\t{kind}\t{patched}\t{unaffected}\t{title}\n");
+            table += &format!("{id}\t{package}\t{date}\t{kind}\t{patched}\t{unaffected}\n");
         }
         table
     }
@@ -97,6 +95,11 @@ impl Advisory {
     /// A version is affected unless the advisory says that it is not.
     pub fn affects(&self, version: &Version) -> bool {
         !self.patched.iter().chain(&self.unaffected).any(|versions| versions.matches(version))
+    }
+
+    /// The page about it.
+    pub fn url(&self) -> String {
+        format!("https://rustsec.org/advisories/{}.html", self.id)
     }
 
     /// What helps: the versions that are not affected.
@@ -129,7 +132,7 @@ fn read_checkout(path: &Path) -> Result<Database> {
 fn read_advisory(text: &str) -> Result<Option<Advisory>> {
     let text = text.replace("\r\n", "\n");
     let rest = text.strip_prefix("```toml\n").context("it does not begin with TOML")?;
-    let (toml, markdown) = rest.split_once("\n```").context("the TOML does not end")?;
+    let (toml, _) = rest.split_once("\n```").context("the TOML does not end")?;
     let document = Document::parse(toml).context("reading TOML")?;
     let advisory = document.get("advisory").context("there is no [advisory]")?;
     let optional = |name: &str| advisory.get(name).and_then(Item::as_str).map(str::to_owned);
@@ -146,7 +149,6 @@ fn read_advisory(text: &str) -> Result<Option<Advisory>> {
         })
         .collect::<Result<Vec<VersionReq>>>()
     };
-    let title = markdown.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or_default();
     Ok(Some(Advisory {
         id: required("id")?,
         package: required("package")?,
@@ -154,7 +156,6 @@ fn read_advisory(text: &str) -> Result<Option<Advisory>> {
         informational: optional("informational"),
         patched: versions("patched")?,
         unaffected: versions("unaffected")?,
-        title: title.split_whitespace().collect::<Vec<_>>().join(" "),
     }))
 }
 
@@ -178,7 +179,7 @@ pub fn read_table(text: &str) -> Result<Database> {
 
 fn read_row(line: &str) -> Result<Advisory> {
     let columns: Vec<&str> = line.split('\t').collect();
-    let [id, package, date, kind, patched, unaffected, title] = columns[..] else {
+    let [id, package, date, kind, patched, unaffected] = columns[..] else {
         bail!("{} columns, not {N_COLUMNS}", columns.len());
     };
     let versions = |column: &str| {
@@ -193,7 +194,6 @@ fn read_row(line: &str) -> Result<Advisory> {
         informational: (kind != VULNERABILITY).then(|| kind.to_owned()),
         patched: versions(patched)?,
         unaffected: versions(unaffected)?,
-        title: title.to_owned(),
     })
 }
 
@@ -219,7 +219,7 @@ patched = [
 unaffected = ["< 1.0"]
 ```
 
-# Panics  on	"long" input
+# Panics on long input
 
 ```toml
 [versions]
@@ -229,7 +229,6 @@ unaffected = ["< 1.0"]
     #[test]
     fn an_advisory_is_the_same_from_a_checkout_and_from_a_table() {
         let advisory = read_advisory(ADVISORY).unwrap().unwrap();
-        assert_eq!(advisory.title, "Panics on \"long\" input");
         assert_eq!(advisory.kind_name(), "vulnerability");
         let unmaintained =
             ADVISORY.replace("categories", "informational = \"unmaintained\"\ncategories");
@@ -245,13 +244,13 @@ unaffected = ["< 1.0"]
         let database = Database { advisories, state, packages: None };
         let packages = ["parser", "printer"].map(str::to_owned).into();
         let table = database.to_table(&packages);
-        expect_test::expect![[r#"
+        expect_test::expect![[r"
             state	2030-02-03
             none	printer
-            RUSTSEC-2030-0001	parser	2030-01-02	vulnerability	>=1.2.3, <1.3.0 || >=1.4.0	<1.0	Panics on "long" input
-            RUSTSEC-2030-0001	parser	2030-01-02	unmaintained	>=1.2.3, <1.3.0 || >=1.4.0	<1.0	Panics on "long" input
-            RUSTSEC-2030-0001	parser	2030-01-02	vulnerability			Panics on "long" input
-        "#]]
+            RUSTSEC-2030-0001	parser	2030-01-02	vulnerability	>=1.2.3, <1.3.0 || >=1.4.0	<1.0
+            RUSTSEC-2030-0001	parser	2030-01-02	unmaintained	>=1.2.3, <1.3.0 || >=1.4.0	<1.0
+            RUSTSEC-2030-0001	parser	2030-01-02	vulnerability		
+        "]]
         .assert_eq(table.strip_prefix(TABLE_HEADER).unwrap());
         let read = read_table(&table).unwrap();
         assert_eq!(read.advisories, database.advisories[..3]);
@@ -299,10 +298,10 @@ unaffected = ["< 1.0"]
 
     #[test]
     fn damaged_tables_are_errors() {
-        let row = "R-1\tparser\t2030-01-02\tvulnerability\t>=1.3\t\tIt panics\nstate\t2031-01-02";
+        let row = "R-1\tparser\t2030-01-02\tvulnerability\t>=1.3\t<1.0\nstate\t2031-01-02";
         assert_eq!(read_table(row).unwrap().advisories.len(), 1);
         for (from, to, want) in [
-            ("\tIt", " It", "line 1: 6 columns, not 7"),
+            ("\t<", " <", "line 1: 5 columns, not 6"),
             ("2030", "30", "line 1: date"),
             ("2031", "31", "line 2: date"),
             ("state", "# state", "there is no row `state`"),
