@@ -7,8 +7,6 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use hashbrown::Equivalent as _;
-
 use loadmaster_api::pod::{PodStatus, Volume};
 use loadmaster_api::selector::SelectorError;
 use loadmaster_api::{Labels, OwnerReference, Pod, PodAffinityTerm, PodSpec, Selector, Str};
@@ -30,7 +28,7 @@ pub struct TemplateId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SpecId(pub(crate) u64);
 
-/// The spec of all templates that differ only in labels, namespace or owner, such as those of the pods of a StatefulSet.
+/// The spec of all templates that differ only in labels, namespace or owner.
 #[derive(Clone, Debug)]
 pub struct SharedSpec(Arc<IdentifiedSpec>);
 
@@ -77,15 +75,23 @@ impl Hash for SpecKey<'_> {
     }
 }
 
+impl PartialEq for SpecKey<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        compared_fields(self.0) == compared_fields(other.0)
+    }
+}
+
+impl Eq for SpecKey<'_> {}
+
 impl hashbrown::Equivalent<SharedSpec> for SpecKey<'_> {
     fn equivalent(&self, known: &SharedSpec) -> bool {
-        compared_fields(self.0) == compared_fields(known)
+        *self == SpecKey(known)
     }
 }
 
 impl PartialEq for SharedSpec {
     fn eq(&self, other: &Self) -> bool {
-        SpecKey(self).equivalent(other)
+        SpecKey(self) == SpecKey(other)
     }
 }
 
@@ -107,15 +113,28 @@ impl TemplateId {
     }
 }
 
-/// The shared part of equal pods.
+/// The shared part of equal pods: their labels and, as fields of [`SharedTemplate`], all that pods with other labels may share.
 #[derive(Debug)]
 pub struct PodTemplate {
     /// Equal ids in one world mean equal templates.
     pub id: TemplateId,
-    /// `metadata.namespace`.
-    pub namespace: Str,
     /// `metadata.labels`.
     pub labels: Labels,
+    /// The part without labels.
+    shared: Arc<SharedTemplate>,
+}
+
+/// The id of a [`SharedTemplate`], in its world; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SharedTemplateId(pub(crate) u64);
+
+/// What pods share whose labels differ, such as those of a StatefulSet, each of which has labels of its own.
+#[derive(Debug)]
+pub struct SharedTemplate {
+    /// Equal ids in one world mean equal templates but for the labels.
+    pub shared_id: SharedTemplateId,
+    /// `metadata.namespace`.
+    pub namespace: Str,
     /// The controlling owner, if there is one.
     pub controller: Option<OwnerReference>,
     /// Without `nodeName`, which belongs to the single pod, and with only those volumes that decide where a pod can go: claims, images
@@ -197,31 +216,46 @@ pub struct TemplateError {
     pub source: SelectorError,
 }
 
+impl Deref for PodTemplate {
+    type Target = SharedTemplate;
+
+    fn deref(&self) -> &SharedTemplate {
+        &self.shared
+    }
+}
+
 impl PodTemplate {
-    /// Parses the shared part of a pod with this spec. [`crate::world::World::parse_pod`] assigns the template's id.
+    /// The template of pods with these labels. [`crate::world::World::parse_pod`] assigns its id.
+    pub(crate) fn new(labels: Labels, shared: Arc<SharedTemplate>) -> PodTemplate {
+        PodTemplate { id: TemplateId::NONE, labels, shared }
+    }
+}
+
+impl SharedTemplate {
+    /// Parses what pods with this spec, and the namespace and owner of this pod, share.
     ///
     /// # Errors
     ///
     /// When a selector is invalid.
     pub(crate) fn new(
+        shared_id: SharedTemplateId,
         pod: &Pod,
         spec: SharedSpec,
         gates: &FeatureGates,
-    ) -> Result<PodTemplate, TemplateError> {
+    ) -> Result<SharedTemplate, TemplateError> {
         let namespace = pod.metadata.namespace.clone();
         let affinity = spec.affinity.as_deref();
         let pod_affinity = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
         let pod_anti_affinity = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
         let parse = AffinityParser { namespace: &namespace };
-        Ok(PodTemplate {
-            id: TemplateId::NONE,
+        Ok(SharedTemplate {
+            shared_id,
             required_affinity: parse.required("podAffinity", pod_affinity)?,
             required_anti_affinity: parse.required("podAntiAffinity", pod_anti_affinity)?,
             preferred_affinity: parse.preferred("podAffinity", pod_affinity)?,
             preferred_anti_affinity: parse.preferred("podAntiAffinity", pod_anti_affinity)?,
             requests: PodRequests::new(&spec, &PodStatus::default(), gates),
             host_ports: host_ports(&spec),
-            labels: pod.metadata.labels.clone(),
             controller: controller(pod).cloned(),
             namespace,
             spec,
@@ -277,70 +311,33 @@ impl PodTemplate {
     }
 }
 
-impl PartialEq for PodTemplate {
-    fn eq(&self, other: &Self) -> bool {
-        TemplateKey::of_template(self) == TemplateKey::of_template(other)
-    }
-}
-
-impl Eq for PodTemplate {}
-
-impl Hash for PodTemplate {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        TemplateKey::of_template(self).hash(state);
-    }
-}
-
-/// The fields that determine a template; pods for which they are equal share it.
-pub(crate) struct TemplateKey<'a> {
+/// The fields that determine a [`SharedTemplate`].
+#[derive(PartialEq, Eq)]
+pub(crate) struct SharedTemplateKey<'a> {
     namespace: &'a Str,
-    labels: &'a Labels,
     controller: Option<&'a OwnerReference>,
     /// Compared without `nodeName`.
-    spec: &'a PodSpec,
+    spec: SpecKey<'a>,
 }
 
-impl<'a> TemplateKey<'a> {
+impl<'a> SharedTemplateKey<'a> {
     pub(crate) fn of(pod: &'a Pod) -> Self {
-        let meta = &pod.metadata;
-        let controller = controller(pod);
-        TemplateKey {
-            namespace: &meta.namespace,
-            labels: &meta.labels,
-            controller,
-            spec: &pod.spec,
-        }
+        let (namespace, controller) = (&pod.metadata.namespace, controller(pod));
+        SharedTemplateKey { namespace, controller, spec: SpecKey(&pod.spec) }
     }
 
-    fn of_template(template: &'a PodTemplate) -> Self {
-        let controller = template.controller.as_ref();
-        let PodTemplate { namespace, labels, spec, .. } = template;
-        TemplateKey { namespace, labels, controller, spec }
+    pub(crate) fn of_template(template: &'a SharedTemplate) -> Self {
+        let SharedTemplate { namespace, controller, spec, .. } = template;
+        SharedTemplateKey { namespace, controller: controller.as_ref(), spec: SpecKey(spec) }
     }
 }
 
-impl PartialEq for TemplateKey<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.namespace == other.namespace
-            && self.labels == other.labels
-            && self.controller == other.controller
-            && compared_fields(self.spec) == compared_fields(other.spec)
-    }
-}
-
-impl Hash for TemplateKey<'_> {
+impl Hash for SharedTemplateKey<'_> {
     /// Hashes all that equality compares, so that no two templates have equal hashes because of what they differ in.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.namespace.hash(state);
-        self.labels.hash(state);
         self.controller.hash(state);
-        compared_fields(self.spec).hash(state);
-    }
-}
-
-impl hashbrown::Equivalent<Arc<PodTemplate>> for TemplateKey<'_> {
-    fn equivalent(&self, template: &Arc<PodTemplate>) -> bool {
-        *self == TemplateKey::of_template(template)
+        self.spec.hash(state);
     }
 }
 

@@ -30,7 +30,7 @@ use crate::ongoing_preemptions::OngoingPreemptions;
 use crate::pod_index::{IndexedPods, PodIndex, PodIndexKey, PodIndexes};
 use crate::pod_info::PodInfo;
 use crate::pod_sums::{AllPodSums, NamespaceSums, NamespaceTotal, PodSum, PodSums, PodSumsDef};
-use crate::template::{PodTemplate, TemplateError, TemplateKey};
+use crate::template::{PodTemplate, TemplateError};
 use crate::time::Now;
 use crate::topology_counter::{
     TopologyCounter, TopologyCounterId, TopologyCounterSet, TopologyCounterSpec, TopologyCounters,
@@ -214,17 +214,9 @@ impl World {
     ///
     /// When a selector in the pod is invalid.
     pub fn parse_pod(&mut self, pod: &Pod) -> Result<PodInfo, TemplateError> {
-        // Looked up before anything is parsed or copied: most pods of a cluster share their template with others.
-        let template = match self.templates.get(&TemplateKey::of(pod)) {
-            Some(known) => known.clone(),
-            None => {
-                let spec = self.templates.shared_spec(&pod.spec);
-                let fresh = PodTemplate::new(pod, spec, &self.gates)?;
-                let (template, dropped) = self.templates.insert(fresh);
-                dropped.into_iter().for_each(|class| self.contributions.remove_template(class));
-                template
-            }
-        };
+        let mut dropped = Vec::new();
+        let template = self.templates.of_pod(pod, &self.gates, &mut dropped)?;
+        dropped.into_iter().for_each(|class| self.contributions.remove_template(class));
         Ok(PodInfo::new(pod, template, &self.gates))
     }
 

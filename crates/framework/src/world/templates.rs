@@ -1,27 +1,39 @@
 //! Interned templates: equal pods share one.
 
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
-use loadmaster_api::PodSpec;
-use loadmaster_stdx::{Map, Set};
+use hashbrown::HashTable;
+use loadmaster_api::{Labels, Pod, PodSpec};
+use loadmaster_stdx::Set;
+use loadmaster_stdx::hash::SeededHashBuilder;
 
 use super::contributions::ContributionClassId;
-use crate::template::{PodTemplate, SharedSpec, SpecId, SpecKey, TemplateId, TemplateKey};
+use crate::feature_gates::FeatureGates;
+use crate::template::{
+    PodTemplate, SharedSpec, SharedTemplate, SharedTemplateId, SharedTemplateKey, SpecId, SpecKey,
+    TemplateError, TemplateId,
+};
 
 /// Number of templates below which unused ones are not looked for.
 const SWEEP_MIN: usize = 1024;
 
-/// All templates that a pod has or recently had.
+/// All templates that a pod has or recently had. Pods whose labels differ have a template each, which is small; the parsed part is shared.
 #[derive(Default)]
 pub(super) struct Templates {
-    ids: Map<Arc<PodTemplate>, TemplateId>,
+    /// Indexes in `slots`, by shared part and labels.
+    table: HashTable<u32>,
     /// By [`TemplateId::index`].
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
     next_serial: u32,
+    /// By what determines them.
+    shared: HashTable<Arc<SharedTemplate>>,
+    last_shared_id: u64,
     /// The specs that templates share.
     specs: Set<SharedSpec>,
     last_spec_id: u64,
+    hasher: SeededHashBuilder,
     /// Number of templates at which unused ones are dropped.
     sweep_at: usize,
 }
@@ -33,12 +45,62 @@ struct Slot {
 }
 
 impl Templates {
-    pub fn get(&self, key: &TemplateKey<'_>) -> Option<&Arc<PodTemplate>> {
-        self.ids.get_key_value(key).map(|(known, _)| known)
+    /// The template of a pod. Adds the classes of templates that were dropped because no pod has them to `dropped`.
+    ///
+    /// # Errors
+    ///
+    /// When a selector in the pod is invalid.
+    pub fn of_pod(
+        &mut self,
+        pod: &Pod,
+        gates: &FeatureGates,
+        dropped: &mut Vec<ContributionClassId>,
+    ) -> Result<Arc<PodTemplate>, TemplateError> {
+        // Looked up before anything is parsed or copied: most pods of a cluster share their template with others.
+        let shared = self.shared_template(pod, gates)?;
+        let labels = &pod.metadata.labels;
+        let hash = self.hash(shared.shared_id, labels);
+        let Templates { table, slots, .. } = self;
+        let is_it = |at: &u32| {
+            template_at(slots, *at)
+                .is_some_and(|it| it.shared_id == shared.shared_id && it.labels == *labels)
+        };
+        if let Some(at) = table.find(hash, is_it)
+            && let Some(known) = template_at(slots, *at)
+        {
+            return Ok(known.clone());
+        }
+        if self.table.len() >= self.sweep_at.max(SWEEP_MIN) {
+            self.sweep(dropped);
+        }
+        Ok(self.insert(hash, PodTemplate::new(labels.clone(), shared)))
+    }
+
+    fn shared_template(
+        &mut self,
+        pod: &Pod,
+        gates: &FeatureGates,
+    ) -> Result<Arc<SharedTemplate>, TemplateError> {
+        let key = SharedTemplateKey::of(pod);
+        let hash = self.hasher.hash_one(&key);
+        let known =
+            self.shared.find(hash, |known| key == SharedTemplateKey::of_template(known)).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let id = SharedTemplateId(self.last_shared_id + 1);
+        let spec = self.shared_spec(&pod.spec);
+        let shared = Arc::new(SharedTemplate::new(id, pod, spec, gates)?);
+        self.last_shared_id = id.0;
+        let hash_of = |known: &Arc<SharedTemplate>| {
+            self.hasher.hash_one(SharedTemplateKey::of_template(known))
+        };
+        self.shared.insert_unique(hash, shared.clone(), hash_of);
+        Ok(shared)
     }
 
     /// The spec of these pods that templates share.
-    pub fn shared_spec(&mut self, pods: &PodSpec) -> SharedSpec {
+    fn shared_spec(&mut self, pods: &PodSpec) -> SharedSpec {
         if let Some(known) = self.specs.get(&SpecKey(pods)) {
             return known.clone();
         }
@@ -48,13 +110,11 @@ impl Templates {
         spec
     }
 
-    /// Adds a new template; returns it with its id, and the classes of templates that were dropped because no pod has them.
-    pub fn insert(
-        &mut self,
-        mut fresh: PodTemplate,
-    ) -> (Arc<PodTemplate>, Vec<ContributionClassId>) {
-        let dropped =
-            if self.ids.len() >= self.sweep_at.max(SWEEP_MIN) { self.sweep() } else { Vec::new() };
+    fn hash(&self, shared: SharedTemplateId, labels: &Labels) -> u64 {
+        self.hasher.hash_one((shared, labels))
+    }
+
+    fn insert(&mut self, hash: u64, mut fresh: PodTemplate) -> Arc<PodTemplate> {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -62,9 +122,13 @@ impl Templates {
         self.next_serial = self.next_serial.wrapping_add(1);
         fresh.id = TemplateId { index, serial: self.next_serial };
         let template = Arc::new(fresh);
-        self.ids.insert(template.clone(), template.id);
         self.slots[index as usize] = Some(Slot { template: template.clone(), class: None });
-        (template, dropped)
+        let Templates { table, slots, hasher, .. } = self;
+        let hash_of = |at: &u32| {
+            template_at(slots, *at).map_or(0, |it| hasher.hash_one((it.shared_id, &it.labels)))
+        };
+        table.insert_unique(hash, index, hash_of);
+        template
     }
 
     /// The class of a template's pods, if one was assigned before. `None` also for a template of another world.
@@ -85,23 +149,44 @@ impl Templates {
     }
 
     /// Drops the templates that no pod has.
-    fn sweep(&mut self) -> Vec<ContributionClassId> {
-        let mut classes = Vec::new();
-        for (at, slot) in self.slots.iter_mut().enumerate() {
-            // Two references, here and in `ids`, mean that no pod has this template.
-            let is_unused = |slot: &mut Slot| Arc::strong_count(&slot.template) == 2;
+    fn sweep(&mut self, classes: &mut Vec<ContributionClassId>) {
+        let Templates { table, slots, free, hasher, .. } = self;
+        for (at, slot) in slots.iter_mut().enumerate() {
+            // A single reference means that no pod has this template.
+            let is_unused = |slot: &mut Slot| Arc::strong_count(&slot.template) == 1;
             if let Some(removed) = slot.take_if(is_unused) {
-                self.ids.remove(&removed.template);
-                self.free.push(at as u32);
+                let hash = hasher.hash_one((removed.template.shared_id, &removed.template.labels));
+                if let Ok(entry) = table.find_entry(hash, |known| *known as usize == at) {
+                    entry.remove();
+                }
+                free.push(at as u32);
                 classes.extend(removed.class);
             }
         }
-        // Gives memory back after a large part of the pods has gone.
-        if self.ids.len() < self.ids.capacity() / 4 {
-            self.ids.shrink_to(2 * self.ids.len());
-        }
+        self.shared.retain(|shared| Arc::strong_count(shared) > 1);
         self.specs.retain(|spec| !spec.is_unused());
-        self.sweep_at = 2 * self.ids.len();
-        classes
+        self.give_memory_back();
+        self.sweep_at = 2 * self.table.len();
     }
+
+    /// After a large part of the pods has gone.
+    fn give_memory_back(&mut self) {
+        let Templates { table, slots, shared, hasher, .. } = self;
+        if table.len() < table.capacity() / 4 {
+            let hash_of = |at: &u32| {
+                template_at(slots, *at).map_or(0, |it| hasher.hash_one((it.shared_id, &it.labels)))
+            };
+            table.shrink_to(2 * table.len(), hash_of);
+        }
+        if shared.len() < shared.capacity() / 4 {
+            let hash_of = |known: &Arc<SharedTemplate>| {
+                hasher.hash_one(SharedTemplateKey::of_template(known))
+            };
+            shared.shrink_to(2 * shared.len(), hash_of);
+        }
+    }
+}
+
+fn template_at(slots: &[Option<Slot>], index: u32) -> Option<&Arc<PodTemplate>> {
+    slots.get(index as usize)?.as_ref().map(|slot| &slot.template)
 }

@@ -101,7 +101,7 @@ impl<'a> PreemptorTerms<'a> {
     fn relation(&self, other: &PodTemplate) -> Relation {
         let own = self.template.required_anti_affinity.iter();
         let own = own.filter(|term| self.matches(term, other));
-        let PodTemplate { namespace, labels, .. } = self.template;
+        let (namespace, labels) = (&self.template.namespace, &self.template.labels);
         let namespace_labels = self.cluster.namespace_labels(namespace);
         let existing = other.required_anti_affinity.iter();
         let existing = existing.filter(|term| term.matches(namespace, namespace_labels, labels));
