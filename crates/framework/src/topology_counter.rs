@@ -4,8 +4,9 @@
 //! iterating over all pods; updating it means a few additions per assigned pod. A plugin describes the sum by a [`TopologyCounterSpec`];
 //! equal specs share one counter.
 
+mod domains;
+
 use std::any::{Any, TypeId};
-use std::collections::BTreeMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -14,8 +15,10 @@ use loadmaster_stdx::Map;
 use smallvec::SmallVec;
 
 use crate::affinity_terms::PodTerm;
-use crate::label_columns::{LabelColumns, LabelKeyId, LabelValueId};
+use crate::label_columns::{LabelColumns, LabelKeyId};
 use crate::node_table::{NodeRow, NodeTable};
+
+pub use domains::TopologyDomains;
 
 /// What a counter may read of an assigned pod.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +60,8 @@ pub trait TopologyCounterSpec: Send + Sync + 'static {
         true
     }
 
-    /// Whether [`TopologyDomains::min_domain_sum`] is needed; tracking it makes every update more expensive.
+    /// Whether the minimum over domains and their number are needed ([`TopologyDomains::min_domain_sum`], [`TopologyDomains::n_domains`]);
+    /// tracking them makes every update more expensive.
     fn tracks_min(&self) -> bool {
         false
     }
@@ -123,112 +127,6 @@ impl FromIterator<TopologyCounterId> for TopologyCounterSet {
     }
 }
 
-/// The sums of one counter for one topology key.
-#[derive(Clone, Debug)]
-pub struct TopologyDomains {
-    key: LabelKeyId,
-    sums: Vec<i64>,
-    /// Eligible nodes by domain: a domain exists while it has one.
-    nodes: Vec<u32>,
-    /// Number of existing domains by sum, if the minimum is tracked.
-    histogram: Option<BTreeMap<i64, u32>>,
-    n_domains: u32,
-    total: i64,
-}
-
-impl TopologyDomains {
-    fn new(key: LabelKeyId, wants_min: bool) -> Self {
-        let histogram = wants_min.then(BTreeMap::new);
-        TopologyDomains { key, sums: vec![], nodes: vec![], histogram, n_domains: 0, total: 0 }
-    }
-
-    /// The topology key.
-    pub fn key(&self) -> LabelKeyId {
-        self.key
-    }
-
-    /// The sum of a domain; 0 if nothing was counted or the node does not have the key.
-    pub fn domain_sum(&self, domain: LabelValueId) -> i64 {
-        self.sums.get(domain.0 as usize).copied().unwrap_or(0)
-    }
-
-    /// Whether an eligible node has this value.
-    pub fn domain_exists(&self, domain: LabelValueId) -> bool {
-        self.nodes.get(domain.0 as usize).is_some_and(|nodes| *nodes > 0)
-    }
-
-    /// Number of domains: different values of eligible nodes.
-    pub fn n_domains(&self) -> u32 {
-        self.n_domains
-    }
-
-    /// The minimum over existing domains; `None` if there are none, or if the spec does not track it.
-    pub fn min_domain_sum(&self) -> Option<i64> {
-        self.histogram.as_ref()?.first_key_value().map(|(sum, _)| *sum)
-    }
-
-    /// The sum over all domains.
-    pub fn total(&self) -> i64 {
-        self.total
-    }
-
-    fn reserve(&mut self, domain: LabelValueId) -> usize {
-        let at = domain.0 as usize;
-        if self.sums.len() <= at {
-            self.sums.resize(at + 1, 0);
-            self.nodes.resize(at + 1, 0);
-        }
-        at
-    }
-
-    fn add(&mut self, domain: LabelValueId, amount: i64) {
-        let at = self.reserve(domain);
-        let exists = self.nodes[at] > 0;
-        if exists {
-            self.leave_histogram(self.sums[at]);
-        }
-        self.sums[at] += amount;
-        self.total += amount;
-        if exists {
-            self.enter_histogram(self.sums[at]);
-        }
-    }
-
-    fn add_node(&mut self, domain: LabelValueId) {
-        let at = self.reserve(domain);
-        self.nodes[at] += 1;
-        if self.nodes[at] == 1 {
-            self.n_domains += 1;
-            self.enter_histogram(self.sums[at]);
-        }
-    }
-
-    fn remove_node(&mut self, domain: LabelValueId) {
-        let at = self.reserve(domain);
-        self.nodes[at] -= 1;
-        if self.nodes[at] == 0 {
-            self.n_domains -= 1;
-            self.leave_histogram(self.sums[at]);
-        }
-    }
-
-    fn enter_histogram(&mut self, sum: i64) {
-        if let Some(histogram) = &mut self.histogram {
-            *histogram.entry(sum).or_insert(0) += 1;
-        }
-    }
-
-    fn leave_histogram(&mut self, sum: i64) {
-        let Some(histogram) = &mut self.histogram else { return };
-        if let Some(n) = histogram.get_mut(&sum) {
-            *n -= 1;
-            if *n == 0 {
-                histogram.remove(&sum);
-            }
-        }
-    }
-}
-
 /// One counter.
 pub struct TopologyCounter {
     spec: Arc<dyn TopologyCounterSpec>,
@@ -246,9 +144,14 @@ impl TopologyCounter {
         &self.domains
     }
 
+    /// Whether the sum of every domain is 0.
+    pub fn is_zero(&self) -> bool {
+        self.domains.iter().all(TopologyDomains::is_zero)
+    }
+
     /// The sums for one key.
     pub fn domains_for_key(&self, key: LabelKeyId) -> Option<&TopologyDomains> {
-        self.domains.iter().find(|domains| domains.key == key)
+        self.domains.iter().find(|domains| domains.key() == key)
     }
 
     /// Whether pods on this row count.
@@ -257,7 +160,7 @@ impl TopologyCounter {
     }
 
     fn domains_mut(&mut self, key: LabelKeyId) -> (&mut TopologyDomains, bool) {
-        match self.domains.iter().position(|domains| domains.key == key) {
+        match self.domains.iter().position(|domains| domains.key() == key) {
             Some(at) => (&mut self.domains[at], false),
             None => {
                 self.domains.push(TopologyDomains::new(key, self.spec.tracks_min()));
@@ -454,17 +357,17 @@ impl TopologyCounters {
         }
     }
 
-    /// The same for one counter.
+    /// The same for one counter and each of these rows.
     pub(crate) fn apply_one(
         &mut self,
         id: TopologyCounterId,
         deltas: &CounterDeltas,
         labels: &LabelColumns,
-        row: NodeRow,
+        rows: &[NodeRow],
         times: i64,
     ) {
         if let (Some(deltas), Some(counter)) = (deltas.get(id), self.get_mut(id)) {
-            counter.apply(deltas, labels, row, times);
+            rows.iter().for_each(|row| counter.apply(deltas, labels, *row, times));
         }
     }
 
@@ -476,7 +379,8 @@ impl TopologyCounters {
         nodes: &NodeTable,
     ) {
         let Some(counter) = self.get_mut(id) else { return };
-        if !counter.domains_mut(key).1 {
+        let (domains, is_new) = counter.domains_mut(key);
+        if !is_new || !domains.tracks_nodes() {
             return;
         }
         let column = nodes.labels().column(key);
@@ -502,8 +406,8 @@ impl TopologyCounters {
             if !counter.is_eligible(row) {
                 continue;
             }
-            for domains in &mut counter.domains {
-                let value = nodes.labels().column(domains.key).value(row);
+            for domains in counter.domains.iter_mut().filter(|it| it.tracks_nodes()) {
+                let value = nodes.labels().column(domains.key()).value(row);
                 match (value.is_present(), sign > 0) {
                     (true, true) => domains.add_node(value),
                     (true, false) => domains.remove_node(value),

@@ -4,27 +4,33 @@
 //! which these are equal form a contribution class, whatever else they differ in: the ordinal label of a StatefulSet is in no selector,
 //! so its pods are one class.
 
+mod pod_rows;
+
 use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use hashbrown::Equivalent;
 use loadmaster_api::{Labels, Str};
 use loadmaster_stdx::Map;
+use smallvec::SmallVec;
 
 use crate::affinity_terms::{AffinityTerms, PodTerm};
 use crate::cluster_objects::ClusterObjects;
 use crate::node_table::{NodeRow, NodeTable};
-use crate::template::PodTemplate;
+use crate::template::{PodTemplate, SharedTemplateId};
 use crate::topology_counter::{
     AssignedPod, CounterDeltas, TopologyCounterId, TopologyCounterSet, TopologyCounterSpec,
     TopologyCounters,
 };
+
+use pod_rows::PodRows;
 
 /// The id of a contribution class; reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ContributionClassId(u32);
 
 /// All that the contribution of an assigned pod depends on, but whether it is terminating.
-#[derive(Debug, PartialEq, Eq, Hash)]
 struct ContributionKey {
     namespace: Str,
     /// Only labels that a counter reads.
@@ -32,10 +38,75 @@ struct ContributionKey {
     terms: Box<[PodTerm]>,
 }
 
+/// The labels with one of these keys.
+fn projected<'a>(labels: &'a Labels, keys: &'a BTreeSet<Str>) -> SmallVec<[(&'a Str, &'a Str); 4]> {
+    match keys.len() <= labels.len() {
+        true => keys.iter().filter_map(|key| Some((key, labels.get(key)?))).collect(),
+        false => labels.iter().filter(|(key, _)| keys.contains(*key)).collect(),
+    }
+}
+
+/// The same, borrowed from a template.
+struct ContributionKeyRef<'a> {
+    namespace: &'a Str,
+    labels: SmallVec<[(&'a Str, &'a Str); 4]>,
+    terms: &'a [PodTerm],
+}
+
+impl ContributionKeyRef<'_> {
+    fn to_owned(&self) -> ContributionKey {
+        let labels = self.labels.iter().map(|(key, value)| ((*key).clone(), (*value).clone()));
+        ContributionKey {
+            namespace: self.namespace.clone(),
+            labels: labels.collect(),
+            terms: self.terms.into(),
+        }
+    }
+}
+
+impl Hash for ContributionKeyRef<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.namespace.hash(state);
+        self.labels.hash(state);
+        self.terms.hash(state);
+    }
+}
+
+impl Equivalent<Arc<ContributionKey>> for ContributionKeyRef<'_> {
+    fn equivalent(&self, key: &Arc<ContributionKey>) -> bool {
+        *self.namespace == key.namespace
+            && key.labels.iter().eq(self.labels.iter().copied())
+            && *self.terms == *key.terms
+    }
+}
+
+impl ContributionKey {
+    fn borrowed(&self) -> ContributionKeyRef<'_> {
+        let labels = self.labels.iter().collect();
+        ContributionKeyRef { namespace: &self.namespace, labels, terms: &self.terms }
+    }
+}
+
+impl PartialEq for ContributionKey {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.namespace, &self.labels, &self.terms)
+            == (&other.namespace, &other.labels, &other.terms)
+    }
+}
+
+impl Eq for ContributionKey {}
+
+/// As the borrowed form.
+impl Hash for ContributionKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.borrowed().hash(state);
+    }
+}
+
 struct ContributionClass {
     key: Arc<ContributionKey>,
-    /// Per row: pods, and terminating pods.
-    rows: Map<NodeRow, [u32; 2]>,
+    /// Where pods are, and terminating pods.
+    rows: [PodRows; 2],
     /// For a running pod, and for a terminating pod.
     deltas: [CounterDeltas; 2],
     n_templates: u32,
@@ -49,8 +120,21 @@ pub(super) struct Contributions {
     ids: Map<Arc<ContributionKey>, ContributionClassId>,
     /// The labels that some counter reads.
     label_keys: BTreeSet<Str>,
+    /// The class of the last template with a shared part.
+    last: Map<SharedTemplateId, LastClass>,
     terms: AffinityTerms,
 }
+
+/// The class of a template.
+struct LastClass {
+    /// Of the labels that some counter reads.
+    values: SmallVec<[Option<Str>; 4]>,
+    class: ContributionClassId,
+}
+
+/// Maximum number of classes of last templates that are remembered, and of labels that are compared for that.
+const LAST_MAX: usize = 1 << 14;
+const LAST_KEYS_MAX: usize = 8;
 
 /// What contributions are computed from and added to.
 pub(super) struct Sums<'a> {
@@ -72,18 +156,37 @@ impl Contributions {
 
     /// Adds a template to its class, which is created if it does not exist.
     pub fn add_template(&mut self, pod: &PodTemplate, sums: &mut Sums<'_>) -> ContributionClassId {
-        let projected = pod.labels.iter().filter(|(key, _)| self.label_keys.contains(*key));
-        let key = ContributionKey {
-            namespace: pod.namespace.clone(),
-            labels: projected.map(|(key, value)| (key.clone(), value.clone())).collect(),
-            terms: self.terms.terms_of(pod),
+        let has_values = |values: &[Option<Str>]| {
+            let values = values.iter().map(Option::as_ref);
+            values.eq(self.label_keys.iter().map(|key| pod.labels.get(key)))
         };
-        let id = match self.ids.get(&key) {
-            Some(id) => *id,
-            None => self.insert(key, sums),
+        let last = self.last.get(&pod.shared_id).filter(|last| has_values(&last.values));
+        let id = match last {
+            Some(last) => last.class,
+            None => self.class_of(pod, sums),
         };
         if let Some(class) = self.get_mut(id) {
             class.n_templates += 1;
+        }
+        id
+    }
+
+    /// The class of a template, which is created if it does not exist.
+    fn class_of(&mut self, pod: &PodTemplate, sums: &mut Sums<'_>) -> ContributionClassId {
+        let terms = self.terms.terms_of(pod);
+        let found = {
+            let labels = projected(&pod.labels, &self.label_keys);
+            let key = ContributionKeyRef { namespace: &pod.namespace, labels, terms: &terms };
+            self.ids.get(&key).copied().ok_or_else(|| key.to_owned())
+        };
+        let id = found.unwrap_or_else(|key| self.insert(key, sums));
+        if self.label_keys.len() <= LAST_KEYS_MAX {
+            if self.last.len() >= LAST_MAX {
+                self.last.clear();
+            }
+            let values = self.label_keys.iter().map(|key| pod.labels.get(key).cloned());
+            let last = LastClass { values: values.collect(), class: id };
+            self.last.insert(pod.shared_id, last);
         }
         id
     }
@@ -96,6 +199,7 @@ impl Contributions {
         if class.n_templates > 0 {
             return;
         }
+        self.last.clear();
         self.ids.remove(&class.key);
         self.terms.release(&class.key.terms);
         self.terms.trim();
@@ -114,10 +218,9 @@ impl Contributions {
     ) -> TopologyCounterSet {
         let Some(class) = self.get_mut(id) else { return TopologyCounterSet::EMPTY };
         let kind = usize::from(terminating);
-        let here = class.rows.entry(row).or_default();
-        here[kind] = here[kind].saturating_add_signed(sign as i32);
-        if *here == [0, 0] {
-            class.rows.remove(&row);
+        match sign {
+            1 => class.rows[kind].add(row),
+            _ => class.rows[kind].remove(row),
         }
         let deltas = &class.deltas[kind];
         if !deltas.is_empty() {
@@ -145,9 +248,18 @@ impl Contributions {
     pub fn fill_counter(&mut self, id: TopologyCounterId, sums: &mut Sums<'_>) {
         let spec = sums.counters.spec(id);
         for class in self.slots.iter_mut().flatten() {
-            class.add_counter(id, &*spec, sums);
-            class.apply_to(id, 1, sums);
+            if class.add_counter(id, &*spec, sums) {
+                class.apply_to(id, 1, sums);
+            }
         }
+    }
+
+    /// The rows of all pods that a counter counts, and of some that are not there any more; rows may repeat.
+    pub fn rows_counted_by(&self, id: TopologyCounterId) -> impl Iterator<Item = NodeRow> + '_ {
+        let classes = self.slots.iter().flatten();
+        let kinds = classes.flat_map(|class| class.rows.iter().zip(&class.deltas));
+        let counted = kinds.filter(move |(_, deltas)| deltas.get(id).is_some());
+        counted.flat_map(|(rows, _)| rows.added.iter().copied())
     }
 
     /// Forgets what pods contribute to counters that were dropped.
@@ -168,6 +280,7 @@ impl Contributions {
             self.terms.release(&class.key.terms);
         }
         self.ids.clear();
+        self.last.clear();
         self.free.clear();
         self.label_keys = label_keys;
     }
@@ -175,7 +288,7 @@ impl Contributions {
     /// Adds a pod to its class without counting it, because the counters have it already.
     pub fn restore_pod(&mut self, id: ContributionClassId, row: NodeRow, terminating: bool) {
         if let Some(class) = self.get_mut(id) {
-            class.rows.entry(row).or_default()[usize::from(terminating)] += 1;
+            class.rows[usize::from(terminating)].add(row);
         }
     }
 
@@ -206,8 +319,8 @@ impl Contributions {
                 before.iter().zip(&class.deltas).any(|(old, new)| old.get(*id) != new.get(*id))
             });
             if is_changed {
-                #[expect(clippy::disallowed_methods, reason = "collected into a sorted set")]
-                rows.extend(class.rows.keys().copied());
+                class.rows.iter_mut().for_each(PodRows::compact);
+                rows.extend(class.rows.iter().flat_map(|rows| rows.added.iter().copied()));
             }
         }
         rows.into_iter().collect()
@@ -221,8 +334,12 @@ impl Contributions {
         self.terms.acquire(&key.terms);
         let key = Arc::new(key);
         let deltas = Default::default();
-        let mut class =
-            ContributionClass { key: key.clone(), rows: Map::default(), deltas, n_templates: 0 };
+        let mut class = ContributionClass {
+            key: key.clone(),
+            rows: Default::default(),
+            deltas,
+            n_templates: 0,
+        };
         for counter in sums.counters.ids() {
             let spec = sums.counters.spec(counter);
             class.add_counter(counter, &*spec, sums);
@@ -239,13 +356,14 @@ impl Contributions {
 }
 
 impl ContributionClass {
-    /// Computes what the pods of the class contribute to a counter.
+    /// Computes what the pods of the class contribute to a counter; returns whether that is anything.
     fn add_counter(
         &mut self,
         id: TopologyCounterId,
         spec: &dyn TopologyCounterSpec,
         sums: &mut Sums<'_>,
-    ) {
+    ) -> bool {
+        let mut contributes = false;
         for (kind, deltas) in self.deltas.iter_mut().enumerate() {
             let pod = AssignedPod {
                 namespace: &self.key.namespace,
@@ -256,24 +374,20 @@ impl ContributionClass {
             };
             let nodes = &mut *sums.nodes;
             let keys = deltas.add_counter(id, spec, &pod, |key| nodes.ensure_label_column(key));
+            contributes |= !keys.is_empty();
             for key in keys {
                 sums.counters.ensure_domains(id, key, sums.nodes);
             }
         }
+        contributes
     }
 
     /// Adds the pods of the class to one counter (`sign` 1), or removes them (`sign` -1).
     fn apply_to(&self, id: TopologyCounterId, sign: i64, sums: &mut Sums<'_>) {
-        for (kind, deltas) in self.deltas.iter().enumerate() {
-            if deltas.get(id).is_none() {
-                continue;
-            }
-            for (row, counts) in &self.rows {
-                if counts[kind] > 0 {
-                    let times = sign * i64::from(counts[kind]);
-                    sums.counters.apply_one(id, deltas, sums.nodes.labels(), *row, times);
-                }
-            }
+        for (rows, deltas) in self.rows.iter().zip(&self.deltas) {
+            let labels = sums.nodes.labels();
+            sums.counters.apply_one(id, deltas, labels, &rows.added, sign);
+            sums.counters.apply_one(id, deltas, labels, &rows.removed, -sign);
         }
     }
 }

@@ -131,7 +131,7 @@ fn describe_world(world: &mut World) -> Vec<String> {
                 lines.push(format!("{zone} {sum:?}"));
             }
             lines.push(format!(
-                "{:?} {} {}",
+                "{:?} {:?} {}",
                 domains.min_domain_sum(),
                 domains.n_domains(),
                 domains.total()

@@ -127,7 +127,7 @@ impl HardConstraint {
         } else {
             domains.domain_sum(LabelValueId(key_element as u32))
         };
-        let enough = i64::from(domains.n_domains()) >= self.min_domains;
+        let enough = domains.n_domains().map_or(0, i64::from) >= self.min_domains;
         let least =
             if enough { domains.min_domain_sum().unwrap_or(i64::from(i32::MAX)) } else { 0 };
         count + self.self_match_num - least <= self.max_skew
