@@ -5,6 +5,7 @@
 //! keys share both, whatever else they differ in.
 
 mod by_template;
+mod shared_by_keys;
 
 use std::sync::Arc;
 
@@ -13,10 +14,10 @@ use loadmaster_framework::template::SpecId;
 use loadmaster_framework::topology_counter::TopologyCounterId;
 use loadmaster_framework::{EvaluatorCx, Failure, PluginStates, PodInfo, World};
 use loadmaster_stdx::Map;
-use slab::Slab;
 use smallvec::SmallVec;
 
 use self::by_template::ByTemplate;
+use self::shared_by_keys::SharedByKeys;
 use crate::combination_id::CombinationId;
 use crate::evaluate::incremental::{Evaluator, PluginUsage, Prepared};
 use crate::evaluate::row_classes::RowClasses;
@@ -49,58 +50,6 @@ struct PreparedKey {
     prepared_at: u64,
     /// Number of cached combinations with this key.
     users: u32,
-}
-
-/// Values that combinations of keys share if these keys of theirs are equal.
-struct SharedByKeys<T> {
-    values: Slab<Shared<T>>,
-    ids: Map<Box<[KeyId]>, usize>,
-}
-
-struct Shared<T> {
-    value: T,
-    keys: Box<[KeyId]>,
-    /// Number of cached combinations with these keys.
-    users: u32,
-}
-
-impl<T> Default for SharedByKeys<T> {
-    fn default() -> Self {
-        SharedByKeys { values: Slab::new(), ids: Map::default() }
-    }
-}
-
-impl<T> SharedByKeys<T> {
-    fn acquire(&mut self, keys: Box<[KeyId]>, make: impl FnOnce() -> T) -> usize {
-        let id = match self.ids.get(&keys) {
-            Some(id) => *id,
-            None => {
-                let id = self.values.insert(Shared { value: make(), keys: keys.clone(), users: 0 });
-                self.ids.insert(keys, id);
-                id
-            }
-        };
-        self.values[id].users += 1;
-        id
-    }
-
-    fn release(&mut self, id: usize) {
-        let Some(shared) = self.values.get_mut(id) else { return };
-        shared.users -= 1;
-        if shared.users == 0 {
-            let shared = self.values.remove(id);
-            self.ids.remove(&shared.keys);
-        }
-    }
-
-    /// Whether only one cached combination has these keys.
-    fn has_one_user(&self, id: usize) -> bool {
-        self.values.get(id).is_some_and(|shared| shared.users == 1)
-    }
-
-    fn get_mut(&mut self, id: usize) -> Option<&mut T> {
-        self.values.get_mut(id).map(|shared| &mut shared.value)
-    }
 }
 
 /// The cached evaluation of a combination of keys.
@@ -247,6 +196,13 @@ impl EvaluationCache {
         self.cached.get(&id).is_some_and(|cached| self.row_indexes.has_one_user(cached.row_index))
     }
 
+    /// Whether the classes of all rows would have to be computed for a full scan.
+    pub fn has_no_row_classes(&self, id: CombinationId) -> bool {
+        let cached = self.cached.get(&id);
+        let classes = cached.and_then(|cached| self.row_classes.get(cached.row_classes));
+        classes.is_none_or(RowClasses::is_unused)
+    }
+
     /// A cached evaluation with its row results and its shared index of rows.
     pub fn with_row_index(
         &mut self,
@@ -362,8 +318,8 @@ impl EvaluationCache {
         for ((plugin, usage), key) in self.usages.iter().zip(&keys) {
             let known = self.prepared.get(key);
             let result = known.map_or(Prepared::PerNode, |known| known.result.clone());
-            let counters = known.into_iter().flat_map(|known| known.counters.iter().copied());
-            evaluator.add(profile, *plugin, *usage, result, counters.collect());
+            let counters = known.map_or(&[][..], |known| &known.counters);
+            evaluator.add(profile, *plugin, *usage, result, counters);
         }
         let mut prepared_at = world.next_change_seq();
         for key in &keys {

@@ -436,7 +436,7 @@ pub trait PluginEvaluator: Send + Sync {
         None
     }
 
-    /// Appends the class key that a row has while the evaluator's counters count no pod in its domains. Called only if
+    /// Appends the class key that a row has while the evaluator's counters count no pod on it. Called only if
     /// [`PluginEvaluator::uncounted`] is not `None`.
     fn uncounted_class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
         self.class_key(cx, row, out);

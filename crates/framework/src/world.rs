@@ -441,6 +441,11 @@ impl World {
         id
     }
 
+    /// The rows of all pods that a counter counts, in no order, and perhaps others; rows may repeat.
+    pub fn rows_counted_by(&self, id: TopologyCounterId) -> impl Iterator<Item = NodeRow> + '_ {
+        self.contributions.rows_counted_by(id)
+    }
+
     /// Releases a counter; it stays for a while in case it is acquired again.
     pub fn release_topology_counter(&mut self, id: TopologyCounterId) {
         self.counters.release(id);

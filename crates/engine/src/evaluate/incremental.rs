@@ -10,11 +10,12 @@ use loadmaster_framework::incremental::{
     ClassKey, EvaluatorKey, FilterScope, NodeClasses, ResultDependencies, RowDependency,
     ScoreOutOfRange, check_score_range,
 };
-use loadmaster_framework::topology_counter::TopologyCounterSet;
+use loadmaster_framework::topology_counter::{TopologyCounterId, TopologyCounterSet};
 use loadmaster_framework::{
-    EvaluatorCx, NodeRow, PluginEvaluator, PodInfo, PrepareResult, Rejection,
+    EvaluatorCx, NodeRow, PluginEvaluator, PodInfo, PrepareResult, Rejection, World,
 };
 use loadmaster_stdx::Map;
+use smallvec::SmallVec;
 
 use super::PluginRejection;
 use crate::guard::{self, ExtensionPoint};
@@ -55,12 +56,19 @@ pub(crate) struct EvaluatorPart {
     /// Where its part of a class key begins.
     offset: usize,
     key_len: usize,
+    /// Those that it acquired.
+    counters: SmallVec<[TopologyCounterId; 2]>,
 }
 
 impl EvaluatorPart {
     /// Whether the plugin's class keys differ from the uncounted ones where counters count a row's pods.
     fn counts_pods(&self) -> bool {
         self.uncounted.is_some() && self.dependencies.class == Some(RowDependency::Pods)
+    }
+
+    /// Whether its counters count any pod, so that there may be rows where the class keys differ.
+    fn counts_any(&self, world: &World) -> bool {
+        self.counts_pods() && !self.counters.iter().all(|id| world.topology_counter(*id).is_zero())
     }
 
     /// The plugin's evaluator; marks the plugin as the current one at this extension point.
@@ -220,7 +228,7 @@ impl Evaluator {
         plugin: usize,
         used: PluginUsage,
         prepared: Prepared,
-        counters: TopologyCounterSet,
+        counters: &[TopologyCounterId],
     ) {
         match prepared {
             Prepared::Skip => {}
@@ -239,7 +247,7 @@ impl Evaluator {
         plugin: usize,
         evaluator: Arc<dyn PluginEvaluator>,
         used: PluginUsage,
-        counters: TopologyCounterSet,
+        counters: &[TopologyCounterId],
     ) {
         guard::set_current_plugin(plugin, ExtensionPoint::Prepare);
         let dependencies = evaluator.dependencies();
@@ -249,7 +257,10 @@ impl Evaluator {
         let uncounted = evaluator.uncounted();
         if dependencies.class == Some(RowDependency::Pods) {
             let reads_others = !dependencies.class_reads_counters_only;
-            let read = if reads_others { TopologyCounterSet::ALL } else { counters };
+            let read = match reads_others {
+                true => TopologyCounterSet::ALL,
+                false => counters.iter().copied().collect(),
+            };
             self.class_counters.extend(read);
             if uncounted.is_none() {
                 self.shared_class_counters.extend(read);
@@ -265,6 +276,7 @@ impl Evaluator {
             weight,
             offset,
             key_len,
+            counters: counters.into(),
         });
     }
 
@@ -277,6 +289,29 @@ impl Evaluator {
         if !ended {
             self.rejected = Some(rejected);
         }
+    }
+
+    /// Whether no counter counts any pod, so that all rows have their shared class keys.
+    pub fn counts_nothing(&self, world: &World) -> bool {
+        !self.parts.iter().any(|part| part.counts_any(world))
+    }
+
+    /// The rows that may not have their shared class keys, ascending: those with pods that counters count.
+    pub fn counted_rows(&self, world: &World) -> impl Iterator<Item = NodeRow> + use<> {
+        let mut members = vec![0u64; world.nodes().n_rows().div_ceil(64)];
+        let parts = self.parts.iter().filter(|part| part.counts_any(world));
+        for row in parts.flat_map(|part| &part.counters).flat_map(|id| world.rows_counted_by(*id)) {
+            if let Some(word) = members.get_mut(row.index() / 64) {
+                *word |= 1 << (row.index() % 64);
+            }
+        }
+        members.into_iter().enumerate().flat_map(|(at, mut word)| {
+            std::iter::from_fn(move || {
+                let bit = (word != 0).then(|| word.trailing_zeros())?;
+                word &= word - 1;
+                Some(NodeRow(at as u32 * 64 + bit))
+            })
+        })
     }
 
     /// Whether results depend on more of a pod than its keys ([`PluginEvaluator::accepts_pod`]).
@@ -426,7 +461,7 @@ impl Evaluator {
         shared: &[i64],
         out: &mut ClassKey,
     ) {
-        self.replace_parts(cx, row, shared, out, EvaluatorPart::counts_pods);
+        self.replace_parts(cx, row, shared, out, |part| part.counts_any(cx.world));
     }
 
     /// A class key of which some plugins' parts are computed, and the others copied.

@@ -50,6 +50,11 @@ impl RowClasses {
         table.copy_keys(&self.table);
     }
 
+    /// Whether no scan has needed them yet, so that the next one has to compute all.
+    pub fn is_unused(&self) -> bool {
+        self.cursor.is_none()
+    }
+
     /// The class of each row; no class of the table for a row that was never a member of a set.
     pub fn of_rows(&self) -> &[u32] {
         &self.of_row

@@ -46,6 +46,7 @@ impl Scheduler {
     fn update(&mut self, id: CombinationId, world: &World, may_index: bool, is_new: bool) {
         let cx = EvaluatorCx { world, states: &self.states };
         let only_user = self.cache.is_only_user_of_row_index(id).then_some(id);
+        let needs_classes = is_new && self.cache.has_no_row_classes(id);
         let Some((cached, results, shared)) = self.cache.with_row_index(id) else { return };
         let behind = world.next_change_seq() - cached.checked_at;
         cached.used = self.n_decisions;
@@ -60,7 +61,9 @@ impl Scheduler {
         let is_worth_while = match &cached.index {
             _ if !evaluator.counts_pods() || only_user.is_some() => true,
             Some(_) => behind <= counted_max,
-            None => !is_new && behind <= counted_max / 4,
+            // The first pod after a rollout: a full scan would look at as many class keys.
+            None if is_new => needs_classes || evaluator.counts_nothing(world),
+            None => behind <= counted_max / 4,
         };
         let shared_max = changes_max(ROWS_PER_CHANGE);
         let has_index = may_index

@@ -37,10 +37,10 @@ pub(super) struct CountedRows {
 }
 
 impl CountedRows {
-    /// Finds the counted rows among all of an index.
+    /// Finds the counted rows.
     pub fn new(evaluator: &Evaluator, index: &RowIndex, cx: EvaluatorCx<'_>) -> CountedRows {
         let mut counted = CountedRows::default();
-        for row in cx.nodes().rows() {
+        for row in evaluator.counted_rows(cx.world) {
             counted.update(evaluator, index, cx, row);
         }
         counted
