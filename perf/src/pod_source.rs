@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use loadmaster_api::{ObjectMeta, ReplicaSet, Service, StatefulSet};
+use loadmaster_api::{ReplicaSet, Service, StatefulSet};
 use loadmaster_engine::EngineEvent;
 use loadmaster_engine::engine::ApiObject;
 use loadmaster_framework::World;
@@ -190,34 +190,9 @@ impl Change {
     /// Applies the change.
     pub fn apply(self, world: &mut World) {
         match self {
-            Change::Service(new) => {
-                let namespace = new.metadata.namespace.clone();
-                world.update_cluster_objects_in(&namespace, |cluster| {
-                    let all = cluster.services.entry(namespace.clone()).or_default();
-                    replace_or_add(all, new, |object| &object.metadata);
-                });
-            }
-            Change::ReplicaSet(new) => {
-                let namespace = new.metadata.namespace.clone();
-                world.update_cluster_objects_in(&namespace, |cluster| {
-                    let all = cluster.replica_sets.entry(namespace.clone()).or_default();
-                    replace_or_add(all, new, |object| &object.metadata);
-                });
-            }
-            Change::StatefulSet(new) => {
-                let namespace = new.metadata.namespace.clone();
-                world.update_cluster_objects_in(&namespace, |cluster| {
-                    let all = cluster.stateful_sets.entry(namespace.clone()).or_default();
-                    replace_or_add(all, new, |object| &object.metadata);
-                });
-            }
+            Change::Service(object) => world.upsert_listed(Arc::new(object)),
+            Change::ReplicaSet(object) => world.upsert_listed(Arc::new(object)),
+            Change::StatefulSet(object) => world.upsert_listed(Arc::new(object)),
         }
-    }
-}
-
-fn replace_or_add<T>(all: &mut Vec<Arc<T>>, new: T, metadata: impl Fn(&T) -> &ObjectMeta) {
-    match all.iter_mut().find(|known| metadata(known).name == metadata(&new).name) {
-        Some(known) => *known = Arc::new(new),
-        None => all.push(Arc::new(new)),
     }
 }

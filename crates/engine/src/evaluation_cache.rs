@@ -239,11 +239,14 @@ impl EvaluationCache {
         let version = world.key_version(&pod.template.namespace);
         let is_shared = has_keys_of_template(world, pod);
         if let Some((known_version, id)) = self.by_template.get(pod.template.id)
-            && known_version == version
             && is_shared
+            && world.keys_hold(&pod.template, known_version, version)
             && let Some(cached) = self.cached.get(&id)
             && cached.is_valid(EvaluatorCx { world, states })
         {
+            if known_version != version {
+                self.by_template.insert(pod.template.id, version, id);
+            }
             return Ok((id, false));
         }
         let (id, is_new) = self.find_by_keys(profile, world, states, pod).inspect_err(|_| {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use loadmaster_api::{
-    Labels, Namespace, PodDisruptionBudget, PriorityClass, ReplicaSet, ReplicationController,
-    Service, StatefulSet, Str,
+    Labels, Namespace, ObjectMeta, PodDisruptionBudget, PriorityClass, ReplicaSet,
+    ReplicationController, Selector, Service, StatefulSet, Str,
 };
 use loadmaster_stdx::Map;
 
@@ -34,3 +34,76 @@ impl ClusterObjects {
         self.namespaces.get(name).map_or(&self.no_labels, |namespace| &namespace.metadata.labels)
     }
 }
+
+type ByNamespace<T> = Map<Str, Vec<Arc<T>>>;
+
+/// A kind whose objects plugins list by namespace.
+pub trait ListedObject: Sized {
+    /// The kind's name if the [keys](crate::Incremental::key) of the pods that an object selects or owns may be resolved from it.
+    const KIND_FOR_KEYS: Option<&'static str>;
+
+    /// The objects of the kind.
+    fn list_mut(cluster: &mut ClusterObjects) -> &mut ByNamespace<Self>;
+
+    /// The object's metadata.
+    fn metadata(&self) -> &ObjectMeta;
+
+    /// The pods that it selects; `None` if its selector is invalid.
+    fn selector(&self) -> Option<Selector>;
+
+    /// Whether plugins read the same fields in both. A ReplicaSet's status changes with each of its pods; its selector never does.
+    fn is_equivalent(&self, other: &Self) -> bool;
+}
+
+macro_rules! listed {
+    ($kind:ty, $list:ident, $name:expr, |$it:ident| $selector:expr, |$a:ident, $b:ident| $same:expr) => {
+        impl ListedObject for $kind {
+            const KIND_FOR_KEYS: Option<&'static str> = $name;
+            fn list_mut(cluster: &mut ClusterObjects) -> &mut ByNamespace<Self> {
+                &mut cluster.$list
+            }
+            fn metadata(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+            fn selector(&self) -> Option<Selector> {
+                let $it = self;
+                $selector
+            }
+            fn is_equivalent(&self, other: &Self) -> bool {
+                let ($a, $b) = (self, other);
+                $same
+            }
+        }
+    };
+}
+
+listed!(
+    Service,
+    services,
+    Some("Service"),
+    |it| Some(Selector::from_pairs(&it.spec.selector)),
+    |a, b| a.spec == b.spec
+);
+listed!(
+    ReplicationController,
+    replication_controllers,
+    Some("ReplicationController"),
+    |it| Some(Selector::from_pairs(&it.spec.selector)),
+    |a, b| a.spec == b.spec
+);
+listed!(
+    ReplicaSet,
+    replica_sets,
+    Some("ReplicaSet"),
+    |it| Selector::new(it.spec.selector.as_ref()).ok(),
+    |a, b| a.spec.selector == b.spec.selector
+);
+listed!(
+    StatefulSet,
+    stateful_sets,
+    Some("StatefulSet"),
+    |it| Selector::new(it.spec.selector.as_ref()).ok(),
+    |a, b| a.spec.selector == b.spec.selector
+);
+listed!(PodDisruptionBudget, disruption_budgets, None, |_it| None, |a, b| a.spec == b.spec
+    && a.status == b.status);

@@ -8,6 +8,7 @@ pub mod trial;
 
 mod assigned_pods;
 mod contributions;
+mod key_versions;
 mod nominations;
 mod objects;
 mod templates;
@@ -39,10 +40,12 @@ use crate::waiting_pods::WaitingPods;
 use crate::watched_objects::ObjectStore;
 use trial::UndoLog;
 
+pub use key_versions::{AffectedPods, KeyVersion};
 pub use trial::{Checkpoint, DryRun, Trial};
 
 use assigned_pods::AssignedPods;
 use contributions::{ContributionClassId, Contributions, Sums};
+use key_versions::KeyVersions;
 use templates::Templates;
 
 /// One entry of the world's change log, from which cached evaluations are updated.
@@ -91,15 +94,6 @@ pub struct World {
     undo: UndoLog,
     gates: FeatureGates,
     now: Now,
-}
-
-/// Versions of the objects that keys of pods may be resolved from.
-#[derive(Default)]
-struct KeyVersions {
-    /// Objects of unknown namespace.
-    all: u64,
-    /// By namespace: its labels, and the services and controllers in it.
-    by_namespace: Map<Str, u64>,
 }
 
 impl World {
@@ -156,10 +150,17 @@ impl World {
 
     /// Increases when an object changes that the [keys](crate::Incremental::key) of pods in a namespace may be resolved from: the
     /// namespace, its services and controllers, watched objects, states of plugins, and the affinity terms and claims of assigned pods.
-    pub fn key_version(&self, namespace: &str) -> u64 {
-        let own = self.versions.by_namespace.get(namespace).copied().unwrap_or(0);
-        // None of these ever decreases, so that equal sums mean equal versions.
-        self.versions.all + own + self.affinity_terms().version()
+    pub fn key_version(&self, namespace: &str) -> KeyVersion {
+        let version = self.versions.of(namespace);
+        KeyVersion { of_all: version.of_all + self.affinity_terms().version(), ..version }
+    }
+
+    /// Whether the keys of pods with this template, computed in version `then` of their namespace, are those in version `now`, which is the
+    /// current one: nothing changed, or only services that do not select these pods and controllers of other pods.
+    pub fn keys_hold(&self, pod: &PodTemplate, then: KeyVersion, now: KeyVersion) -> bool {
+        then == now
+            || then.of_all == now.of_all
+                && self.versions.is_unaffected_since(pod, then.of_namespace)
     }
 
     /// The first change whose evaluators are valid: those that were prepared before it are not.
@@ -466,9 +467,9 @@ impl World {
     /// empty name, those of all pods. Evaluators stay valid.
     pub fn invalidate_keys(&mut self, namespace: &Str) {
         if namespace.is_empty() {
-            self.versions.all += 1;
+            self.versions.change_all();
         } else {
-            *self.versions.by_namespace.entry(namespace.clone()).or_default() += 1;
+            self.versions.change(namespace, None);
         }
     }
 
@@ -479,7 +480,7 @@ impl World {
 
     /// Invalidates all evaluators, because something changed that any of them may have read.
     pub fn invalidate_evaluators(&mut self) {
-        self.versions.all += 1;
+        self.versions.change_all();
         // An evaluator that is prepared at this sequence number was prepared after this.
         self.log_change(WorldChange::NodeSet);
         self.evaluators_valid_since = self.next_change_seq();
@@ -552,7 +553,7 @@ impl World {
             self.invalidate_keys(&pod.template.namespace);
         }
         if change.of_all {
-            self.versions.all += 1;
+            self.versions.change_all();
         }
         let class = self.class_of(&pod.template);
         let (contributions, mut sums) = self.contributions_and_sums();

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loadmaster_api::pod::PodStatus;
-use loadmaster_api::{Node, ObjectMeta, Pod, PodDisruptionBudget, ReplicaSet};
+use loadmaster_api::{Node, Pod, PodDisruptionBudget, ReplicaSet};
 use loadmaster_api::{ReplicationController, Service, StatefulSet, Str};
-use loadmaster_framework::cluster_objects::ClusterObjects;
 use loadmaster_framework::{ActionType, ClusterEvent, EventResource, PodInfo, Rejection};
-use loadmaster_stdx::{ErrorChain, Map};
+use loadmaster_stdx::ErrorChain;
 
 use super::attempt_failure::AttemptFailure;
 use super::effect::{Effect, Effects, Observation};
@@ -28,11 +27,11 @@ impl Engine {
             ApiObject::Node(node) => self.upsert_node(now, node),
             ApiObject::Pod(pod) => self.upsert_pod(now, &pod, effects),
             ApiObject::Namespace(namespace) => self.world.upsert_namespace(namespace),
-            ApiObject::Service(it) => self.upsert_listed(it),
-            ApiObject::ReplicationController(it) => self.upsert_listed(it),
-            ApiObject::ReplicaSet(it) => self.upsert_listed(it),
-            ApiObject::StatefulSet(it) => self.upsert_listed(it),
-            ApiObject::PodDisruptionBudget(it) => self.upsert_listed(it),
+            ApiObject::Service(it) => self.world.upsert_listed(it),
+            ApiObject::ReplicationController(it) => self.world.upsert_listed(it),
+            ApiObject::ReplicaSet(it) => self.world.upsert_listed(it),
+            ApiObject::StatefulSet(it) => self.world.upsert_listed(it),
+            ApiObject::PodDisruptionBudget(it) => self.world.upsert_listed(it),
             ApiObject::PriorityClass(class) => self.world.update_without_invalidation(|cluster| {
                 cluster.priority_classes.insert(Str::new(&class.metadata.name), class);
             }),
@@ -52,19 +51,19 @@ impl Engine {
                 self.world.remove_namespace(name);
             }
             DeletedObjectKey::Service(namespace, name) => {
-                self.delete_listed::<Service>(namespace, name)
+                self.world.delete_listed::<Service>(namespace, name)
             }
             DeletedObjectKey::ReplicationController(namespace, name) => {
-                self.delete_listed::<ReplicationController>(namespace, name);
+                self.world.delete_listed::<ReplicationController>(namespace, name);
             }
             DeletedObjectKey::ReplicaSet(namespace, name) => {
-                self.delete_listed::<ReplicaSet>(namespace, name)
+                self.world.delete_listed::<ReplicaSet>(namespace, name)
             }
             DeletedObjectKey::StatefulSet(namespace, name) => {
-                self.delete_listed::<StatefulSet>(namespace, name)
+                self.world.delete_listed::<StatefulSet>(namespace, name)
             }
             DeletedObjectKey::PodDisruptionBudget(namespace, name) => {
-                self.delete_listed::<PodDisruptionBudget>(namespace, name);
+                self.world.delete_listed::<PodDisruptionBudget>(namespace, name);
             }
             DeletedObjectKey::PriorityClass(name) => self
                 .world
@@ -378,46 +377,6 @@ impl Engine {
             }
         }
     }
-
-    fn upsert_listed<T: NamespacedList>(&mut self, object: Arc<T>) {
-        let (namespace, name) = (&object.metadata().namespace, &object.metadata().name);
-        let known = T::list(self.world.cluster_objects()).get(namespace);
-        let index = known.and_then(|all| all.iter().position(|it| it.metadata().name == *name));
-        if let Some(at) = index
-            && known.is_some_and(|all| all[at].is_equivalent(&object))
-        {
-            return;
-        }
-        let namespace = namespace.clone();
-        self.update_listed::<T>(&namespace.clone(), move |all| match index {
-            Some(at) => all.entry(namespace).or_default()[at] = object,
-            None => all.entry(namespace).or_default().push(object),
-        });
-    }
-
-    fn delete_listed<T: NamespacedList>(&mut self, namespace: &Str, name: &Str) {
-        let is_it = |it: &Arc<T>| *it.metadata().name == **name;
-        let known = T::list(self.world.cluster_objects()).get(namespace);
-        if known.is_some_and(|all| all.iter().any(is_it)) {
-            self.update_listed::<T>(namespace, |all| {
-                if let Some(all) = all.get_mut(namespace) {
-                    all.retain(|it| !is_it(it));
-                }
-            });
-        }
-    }
-
-    fn update_listed<T: NamespacedList>(
-        &mut self,
-        namespace: &Str,
-        change: impl FnOnce(&mut ByNamespace<T>),
-    ) {
-        if T::SELECTS_FOR_SPREAD {
-            self.world.update_cluster_objects_in(namespace, |cluster| change(T::list_mut(cluster)));
-        } else {
-            self.world.update_without_invalidation(|cluster| change(T::list_mut(cluster)));
-        }
-    }
 }
 
 /// Whether nothing changed that plugins read.
@@ -441,48 +400,3 @@ fn condition(status: &PodStatus) -> Option<Condition> {
         message: known.message.clone(),
     })
 }
-
-type ByNamespace<T> = Map<Str, Vec<Arc<T>>>;
-
-/// A kind whose objects plugins list by namespace.
-trait NamespacedList: Sized {
-    /// Whether default spread constraints of pods depend on it, so that cached evaluations do too.
-    const SELECTS_FOR_SPREAD: bool = true;
-    fn list(cluster: &ClusterObjects) -> &ByNamespace<Self>;
-    fn list_mut(cluster: &mut ClusterObjects) -> &mut ByNamespace<Self>;
-    fn metadata(&self) -> &ObjectMeta;
-    /// Whether plugins read the same fields in both. A ReplicaSet's status changes with each of its pods; its selector never does.
-    fn is_equivalent(&self, other: &Self) -> bool;
-}
-
-macro_rules! listed {
-    ($kind:ty, $list:ident, |$a:ident, $b:ident| $same:expr $(, $spread:literal)?) => {
-        impl NamespacedList for $kind {
-            $(const SELECTS_FOR_SPREAD: bool = $spread;)?
-            fn list(cluster: &ClusterObjects) -> &ByNamespace<Self> {
-                &cluster.$list
-            }
-            fn list_mut(cluster: &mut ClusterObjects) -> &mut ByNamespace<Self> {
-                &mut cluster.$list
-            }
-            fn metadata(&self) -> &ObjectMeta {
-                &self.metadata
-            }
-            fn is_equivalent(&self, other: &Self) -> bool {
-                let ($a, $b) = (self, other);
-                $same
-            }
-        }
-    };
-}
-
-listed!(Service, services, |a, b| a.spec == b.spec);
-listed!(ReplicationController, replication_controllers, |a, b| a.spec == b.spec);
-listed!(ReplicaSet, replica_sets, |a, b| a.spec.selector == b.spec.selector);
-listed!(StatefulSet, stateful_sets, |a, b| a.spec.selector == b.spec.selector);
-listed!(
-    PodDisruptionBudget,
-    disruption_budgets,
-    |a, b| a.spec == b.spec && a.status == b.status,
-    false
-);

@@ -1,6 +1,7 @@
 //! The combination of keys of each template.
 
 use loadmaster_framework::template::TemplateId;
+use loadmaster_framework::world::KeyVersion;
 
 use crate::combination_id::CombinationId;
 
@@ -15,19 +16,24 @@ pub(super) struct ByTemplate(Vec<Option<Known>>);
 #[derive(Clone, Copy)]
 struct Known {
     template: TemplateId,
-    version: u64,
+    version: KeyVersion,
     combination: CombinationId,
 }
 
 impl ByTemplate {
     /// The combination of a template, and the version of the world in which its keys were computed.
-    pub fn get(&self, template: TemplateId) -> Option<(u64, CombinationId)> {
+    pub fn get(&self, template: TemplateId) -> Option<(KeyVersion, CombinationId)> {
         let known = self.0.get(template.index() % TEMPLATES_MAX)?.as_ref()?;
         (known.template == template).then_some((known.version, known.combination))
     }
 
     /// Remembers the combination of a template.
-    pub fn insert(&mut self, template: TemplateId, version: u64, combination: CombinationId) {
+    pub fn insert(
+        &mut self,
+        template: TemplateId,
+        version: KeyVersion,
+        combination: CombinationId,
+    ) {
         let at = template.index() % TEMPLATES_MAX;
         if self.0.len() <= at {
             self.0.resize(at + 1, None);

@@ -16,7 +16,7 @@ use crate::incremental::{
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
 use crate::topology_counter::TopologyCounterSet;
-use crate::world::WorldChange;
+use crate::world::{KeyVersion, WorldChange};
 
 /// Number of pods that are evaluated during a history.
 const N_PODS: usize = 4;
@@ -60,7 +60,7 @@ pub(super) struct CachedEvaluation {
     /// By row; `None` for rows that a row-local filter rejects and for free rows.
     rows: Vec<Option<RowResult>>,
     next_change: u64,
-    key_version: u64,
+    key_version: KeyVersion,
 }
 
 /// The row-local score and the class key of one row.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use loadmaster_api::{Namespace, Str};
 
-use super::{World, WorldChange};
+use super::{AffectedPods, World, WorldChange};
 use crate::api_calls::ObjectRef;
-use crate::cluster_objects::ClusterObjects;
+use crate::cluster_objects::{ClusterObjects, ListedObject};
 use crate::node_table::NodeRow;
 use crate::topology_counter::TopologyCounterSet;
 use crate::watched_objects::{Invalidated, ObjectStore, ObjectUpdate, ObjectWatch};
@@ -39,6 +39,40 @@ impl World {
         }
     }
 
+    /// Adds or replaces a service, a controller or a PodDisruptionBudget, unless nothing changed that plugins read. The keys of pods that it
+    /// neither selects nor owns hold.
+    pub fn upsert_listed<T: ListedObject>(&mut self, object: Arc<T>) {
+        let (namespace, name) = (object.metadata().namespace.clone(), &object.metadata().name);
+        let all = T::list_mut(&mut self.cluster).entry(namespace.clone()).or_default();
+        let known = all.iter_mut().find(|it| it.metadata().name == *name);
+        if known.as_ref().is_some_and(|known| known.is_equivalent(&object)) {
+            return;
+        }
+        let before = known.as_deref().cloned();
+        let affected = T::KIND_FOR_KEYS.map(|kind| {
+            let versions = before.iter().chain([&object]);
+            AffectedPods::new(kind, name, versions.map(|it| it.selector()))
+        });
+        match known {
+            Some(known) => *known = object,
+            None => all.push(object),
+        }
+        if affected.is_some() {
+            self.versions.change(&namespace, affected);
+        }
+    }
+
+    /// Deletes such an object.
+    pub fn delete_listed<T: ListedObject>(&mut self, namespace: &Str, name: &str) {
+        let Some(all) = T::list_mut(&mut self.cluster).get_mut(namespace) else { return };
+        let Some(at) = all.iter().position(|it| *it.metadata().name == *name) else { return };
+        let object = all.remove(at);
+        if let Some(kind) = T::KIND_FOR_KEYS {
+            let affected = AffectedPods::new(kind, name, [object.selector()]);
+            self.versions.change(namespace, Some(affected));
+        }
+    }
+
     /// Changes objects of a namespace that the keys of its pods are resolved from: services and controllers.
     pub fn update_cluster_objects_in(
         &mut self,
@@ -52,7 +86,7 @@ impl World {
     /// The same for objects of several namespaces.
     pub fn update_cluster_objects(&mut self, change: impl FnOnce(&mut ClusterObjects)) {
         change(&mut self.cluster);
-        self.versions.all += 1;
+        self.versions.change_all();
     }
 
     /// Changes objects that no Filter or Score plugin reads: PodDisruptionBudgets, priority classes. Cached evaluations stay
@@ -92,7 +126,7 @@ impl World {
             Invalidated::Nothing => {}
             Invalidated::Keys => self.invalidate_keys(&object.namespace),
             Invalidated::Nodes(nodes) => {
-                self.versions.all += 1;
+                self.versions.change_all();
                 let rows = nodes.iter().filter_map(|name| self.nodes.row(name));
                 let rows: Vec<NodeRow> = rows.collect();
                 rows.into_iter().for_each(|row| self.invalidate_node(row));

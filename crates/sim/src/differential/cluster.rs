@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loadmaster_api::{Namespace, Node, Pod, Str};
-use loadmaster_framework::cluster_objects::ClusterObjects;
 use loadmaster_framework::{FeatureGates, NodeRow, PodInfo, World};
+use serde_json::Value;
 
 use super::ReferenceBug;
+use super::objects::ObjectChange;
 
 /// All objects of a history.
 ///
@@ -81,11 +82,12 @@ impl Cluster {
         self.reference.upsert_namespace(namespace);
     }
 
-    /// Changes Services or controllers.
-    pub fn update_objects(&mut self, change: impl Fn(&mut ClusterObjects)) {
-        self.world.update_cluster_objects(&change);
+    /// Adds, replaces or deletes a Service or a controller: in the scheduler's world as the engine does, in the reference with all that may
+    /// have been computed before.
+    pub fn change_object(&mut self, change: ObjectChange, object: &Value) {
+        change.apply_to_world(&mut self.world, object);
         if self.bug != Some(ReferenceBug::IgnoresClusterObjects) {
-            self.reference.update_cluster_objects(change);
+            self.reference.update_cluster_objects(|objects| change.apply(objects, object));
         }
     }
 

@@ -15,9 +15,7 @@ use loadmaster_stdx::Rng;
 use serde_json::Value;
 
 use super::cluster::Cluster;
-use super::objects::{
-    change_random_object, delete_object, random_node, set_namespace, upsert_object,
-};
+use super::objects::{ObjectChange, change_random_object, random_node, set_namespace};
 use super::pods::{NAMESPACES, PodSource, random_pod, resize};
 use super::reference::{NodeResult, Reference, ReferenceEvaluation};
 use super::{DecisionDifference, HistoryOptions, HistoryReport, ReferenceBug};
@@ -374,7 +372,7 @@ impl History {
             && !self.rng.one_in(4)
         {
             let owner = controller.owner();
-            self.cluster.update_objects(|objects| upsert_object(objects, &owner));
+            self.cluster.change_object(ObjectChange::Upsert, &owner);
             self.report.object_changes += 1;
         }
         if self.rng.one_in(40) {
@@ -474,7 +472,7 @@ impl History {
         if old["metadata"]["name"] != new["metadata"]["name"] {
             self.outdated_owners.push(old);
         }
-        self.cluster.update_objects(|objects| upsert_object(objects, &new));
+        self.cluster.change_object(ObjectChange::Upsert, &new);
         self.report.rollouts += 1;
     }
 
@@ -485,7 +483,7 @@ impl History {
                 self.cluster.remove_pod(at);
             }
         } else if let Some(owner) = self.outdated_owners.pop() {
-            self.cluster.update_objects(|objects| delete_object(objects, &owner));
+            self.cluster.change_object(ObjectChange::Delete, &owner);
         }
     }
 
@@ -493,8 +491,8 @@ impl History {
     fn change_owner(&mut self) {
         let Some(controller) = self.source.controller_mut(&mut self.rng) else { return };
         let owner = controller.owner();
-        let change = if self.rng.one_in(2) { upsert_object } else { delete_object };
-        self.cluster.update_objects(|objects| change(objects, &owner));
+        let change = if self.rng.one_in(2) { ObjectChange::Upsert } else { ObjectChange::Delete };
+        self.cluster.change_object(change, &owner);
         self.report.object_changes += 1;
     }
 

@@ -3,8 +3,11 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use loadmaster_api::{Namespace, Node, Str};
-use loadmaster_framework::cluster_objects::ClusterObjects;
+use loadmaster_api::{
+    Namespace, Node, ReplicaSet, ReplicationController, Service, StatefulSet, Str,
+};
+use loadmaster_framework::World;
+use loadmaster_framework::cluster_objects::{ClusterObjects, ListedObject};
 use loadmaster_stdx::{Map, Rng, decode_erased};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -92,51 +95,79 @@ pub(super) fn change_random_object(rng: &mut Rng, cluster: &mut Cluster) {
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"selector": selector},
     });
-    cluster.update_objects(|objects| match is_deleted {
-        true => delete_object(objects, &object),
-        false => upsert_object(objects, &object),
-    });
+    let change = if is_deleted { ObjectChange::Delete } else { ObjectChange::Upsert };
+    cluster.change_object(change, &object);
 }
 
-/// Adds or replaces a Service, ReplicaSet, StatefulSet or ReplicationController; other kinds are ignored.
-pub(super) fn upsert_object(objects: &mut ClusterObjects, object: &Value) {
-    with_list(objects, object, true);
+/// What happens to a Service, ReplicaSet, StatefulSet or ReplicationController; objects of other kinds are ignored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ObjectChange {
+    /// It is added, or takes the place of the one with its namespace and name.
+    Upsert,
+    Delete,
 }
 
-/// Deletes the object with this kind, namespace and name.
-pub(super) fn delete_object(objects: &mut ClusterObjects, object: &Value) {
-    with_list(objects, object, false);
-}
-
-fn with_list(objects: &mut ClusterObjects, object: &Value, keep: bool) {
-    match object["kind"].as_str() {
-        Some("Service") => {
-            replace(&mut objects.services, object, keep, |it| &it.metadata.name);
+impl ObjectChange {
+    /// Changes the list with the object.
+    pub fn apply(self, objects: &mut ClusterObjects, object: &Value) {
+        match object["kind"].as_str() {
+            Some("Service") => {
+                self.replace(&mut objects.services, object, |it| &it.metadata.name);
+            }
+            Some("ReplicaSet") => {
+                self.replace(&mut objects.replica_sets, object, |it| &it.metadata.name);
+            }
+            Some("StatefulSet") => {
+                self.replace(&mut objects.stateful_sets, object, |it| &it.metadata.name);
+            }
+            Some("ReplicationController") => {
+                self.replace(&mut objects.replication_controllers, object, |it| &it.metadata.name);
+            }
+            _ => {}
         }
-        Some("ReplicaSet") => {
-            replace(&mut objects.replica_sets, object, keep, |it| &it.metadata.name);
-        }
-        Some("StatefulSet") => {
-            replace(&mut objects.stateful_sets, object, keep, |it| &it.metadata.name);
-        }
-        Some("ReplicationController") => {
-            replace(&mut objects.replication_controllers, object, keep, |it| &it.metadata.name);
-        }
-        _ => {}
     }
-}
 
-fn replace<T: DeserializeOwned>(
-    by_namespace: &mut Map<Str, Vec<Arc<T>>>,
-    object: &Value,
-    keep: bool,
-    name_of: fn(&T) -> &str,
-) {
-    let text = |at: &str| object["metadata"][at].as_str().unwrap_or_default();
-    let list = by_namespace.entry(Str::new(text("namespace"))).or_default();
-    list.retain(|known| name_of(known) != text("name"));
-    if keep && let Some(new) = decode(object.clone()) {
-        list.push(Arc::new(new));
+    /// Changes the object in a world as the engine does, where what does not depend on it holds.
+    pub fn apply_to_world(self, world: &mut World, object: &Value) {
+        match object["kind"].as_str() {
+            Some("Service") => self.change_listed::<Service>(world, object),
+            Some("ReplicaSet") => self.change_listed::<ReplicaSet>(world, object),
+            Some("StatefulSet") => self.change_listed::<StatefulSet>(world, object),
+            Some("ReplicationController") => {
+                self.change_listed::<ReplicationController>(world, object);
+            }
+            _ => {}
+        }
+    }
+
+    fn change_listed<T: ListedObject + DeserializeOwned>(self, world: &mut World, object: &Value) {
+        let text = |at: &str| object["metadata"][at].as_str().unwrap_or_default();
+        match self {
+            ObjectChange::Upsert => {
+                if let Some(new) = decode::<T>(object.clone()) {
+                    world.upsert_listed(Arc::new(new));
+                }
+            }
+            ObjectChange::Delete => {
+                world.delete_listed::<T>(&Str::new(text("namespace")), text("name"));
+            }
+        }
+    }
+
+    fn replace<T: DeserializeOwned>(
+        self,
+        by_namespace: &mut Map<Str, Vec<Arc<T>>>,
+        object: &Value,
+        name_of: fn(&T) -> &str,
+    ) {
+        let text = |at: &str| object["metadata"][at].as_str().unwrap_or_default();
+        let list = by_namespace.entry(Str::new(text("namespace"))).or_default();
+        list.retain(|known| name_of(known) != text("name"));
+        if self == ObjectChange::Upsert
+            && let Some(new) = decode(object.clone())
+        {
+            list.push(Arc::new(new));
+        }
     }
 }
 
@@ -159,15 +190,19 @@ mod tests {
             })
         };
         let mut objects = ClusterObjects::default();
-        let mut selectors = |change: fn(&mut ClusterObjects, &Value), selector: &str| {
-            change(&mut objects, &object(selector));
+        let mut world = World::default();
+        let mut selectors = |change: ObjectChange, selector: &str| {
+            change.apply(&mut objects, &object(selector));
+            change.apply_to_world(&mut world, &object(selector));
+            let listed = |cluster: &ClusterObjects| cluster.replica_sets.get("default").cloned();
+            assert_eq!(listed(world.cluster_objects()), listed(&objects));
             let sets = objects.replica_sets.get("default").into_iter().flatten();
             let labels = sets.filter_map(|set| set.spec.selector.as_ref()?.match_labels.get("app"));
             labels.map(|value| value.to_string()).collect::<Vec<_>>()
         };
-        assert_eq!(selectors(upsert_object, "x"), ["x"]);
-        assert_eq!(selectors(upsert_object, "y"), ["y"]);
-        assert!(selectors(delete_object, "x").is_empty());
+        assert_eq!(selectors(ObjectChange::Upsert, "x"), ["x"]);
+        assert_eq!(selectors(ObjectChange::Upsert, "y"), ["y"]);
+        assert!(selectors(ObjectChange::Delete, "x").is_empty());
     }
 
     #[test]
