@@ -32,6 +32,14 @@ pub struct LabelSelector {
     pub match_expressions: Vec<Requirement>,
 }
 
+impl LabelSelector {
+    /// The keys of the labels that it reads; a key may repeat.
+    pub fn label_keys(&self) -> impl Iterator<Item = &Str> {
+        let of_expressions = self.match_expressions.iter().map(|expression| &expression.key);
+        self.match_labels.iter().map(|(key, _)| key).chain(of_expressions)
+    }
+}
+
 /// One condition on a label (or field): `In`, `NotIn`, `Exists`, `DoesNotExist`; for nodes also `Gt`, `Lt`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]

@@ -4,6 +4,7 @@
 //! that all plugins find feasible, node classes and score indexes belong to a combination of keys, one of each plugin. Pods with equal
 //! keys share both, whatever else they differ in.
 
+mod by_labels;
 mod by_template;
 mod shared_by_keys;
 
@@ -16,6 +17,7 @@ use loadmaster_framework::{EvaluatorCx, Failure, PluginStates, PodInfo, World};
 use loadmaster_stdx::Map;
 use smallvec::SmallVec;
 
+use self::by_labels::ByLabels;
 use self::by_template::ByTemplate;
 use self::shared_by_keys::SharedByKeys;
 use crate::combination_id::CombinationId;
@@ -101,6 +103,7 @@ pub(crate) struct EvaluationCache {
     /// The plugins that filter or score in the profile, by index in it.
     usages: Box<[(usize, PluginUsage)]>,
     by_template: ByTemplate,
+    by_labels: ByLabels,
     /// The keys that depend only on the spec of pods, by position in `usages`. They may be keys that do not exist any more.
     by_spec: Map<SpecId, Arc<[Option<KeyId>]>>,
     /// By plugin.
@@ -129,6 +132,7 @@ impl EvaluationCache {
         EvaluationCache {
             usages: PluginUsage::of_profile(profile).collect(),
             by_template: ByTemplate::default(),
+            by_labels: ByLabels::default(),
             by_spec: Map::default(),
             key_ids: Vec::new(),
             prepared: Map::default(),
@@ -249,12 +253,23 @@ impl EvaluationCache {
             }
             return Ok((id, false));
         }
+        if is_shared
+            && let Some(id) = self.by_labels.get(&pod.template, version)
+            && let Some(cached) = self.cached.get(&id)
+            && cached.is_valid(EvaluatorCx { world, states })
+        {
+            self.by_template.insert(pod.template.id, version, id);
+            return Ok((id, false));
+        }
         let (id, is_new) = self.find_by_keys(profile, world, states, pod).inspect_err(|_| {
             // What the plugins before the one that panicked prepared has no user.
             self.release_unused(world);
         })?;
         if is_shared {
             self.by_template.insert(pod.template.id, version, id);
+            let (usages, cx) = (&self.usages, EvaluatorCx { world, states });
+            let label_keys = || by_labels::label_keys(usages, profile, cx, pod);
+            self.by_labels.insert(&pod.template, version, id, label_keys)?;
         }
         Ok((id, is_new))
     }
@@ -482,6 +497,7 @@ impl EvaluationCache {
         }
         self.release_unused(world);
         self.by_template.clear();
+        self.by_labels.clear();
         self.by_spec.clear();
     }
 

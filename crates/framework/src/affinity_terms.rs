@@ -4,6 +4,7 @@
 //! ones, although their labels differ: the ordinal label of a StatefulSet is in no selector. So the matching terms, not the labels,
 //! are what a decision depends on.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use loadmaster_api::{Labels, Str};
@@ -59,6 +60,8 @@ pub struct AffinityTerms {
     by_label: Map<Str, Map<Str, Vec<TermId>>>,
     /// All other terms.
     other: Vec<TermId>,
+    /// The keys of the labels of pods that terms read.
+    label_keys: BTreeSet<Str>,
     next: u64,
     n_idle: usize,
     version: u64,
@@ -97,6 +100,11 @@ impl AffinityTerms {
     /// The term with this id.
     pub fn get(&self, id: TermId) -> Option<&AffinityTerm> {
         self.entries.get(&id).map(|entry| &*entry.term)
+    }
+
+    /// The keys of all labels of a pod that decide which terms match it.
+    pub fn label_keys(&self) -> impl Iterator<Item = &Str> {
+        self.label_keys.iter()
     }
 
     /// Increases when a term is added or removed, so that another list of terms may match a pod.
@@ -174,6 +182,7 @@ impl AffinityTerms {
         self.next += 1;
         self.n_idle += 1;
         let term = Arc::new(term.clone());
+        self.label_keys.extend(term.selector.keys().cloned());
         match term.selector.required_values() {
             Some((key, values)) => {
                 let by_value = self.by_label.entry(key.clone()).or_default();
@@ -201,6 +210,9 @@ impl AffinityTerms {
             });
             !by_value.is_empty()
         });
+        #[expect(clippy::disallowed_methods, reason = "collected into a sorted set")]
+        let terms = self.entries.values();
+        self.label_keys = terms.flat_map(|entry| entry.term.selector.keys().cloned()).collect();
         self.n_idle = 0;
         self.version += 1;
     }

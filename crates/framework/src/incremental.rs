@@ -55,6 +55,14 @@ pub trait Incremental: Send + Sync {
         false
     }
 
+    /// The keys of the labels that [`Incremental::key`] reads of pods with the [shared template](crate::template::SharedTemplate) of this one:
+    /// pods that differ in no other than labels with other keys have equal keys, until [`World::key_version`] changes. The key is then
+    /// computed once for all of them, such as the pods of a StatefulSet. `None` if it may read any label.
+    fn label_keys(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Vec<Str>> {
+        let _ = cx;
+        self.key_is_of_spec(&pod.template.spec).then(Vec::new)
+    }
+
     /// Prepares the evaluation of all pods with this key.
     fn prepare(&self, cx: &mut PrepareCx<'_>, key: &Self::Key) -> PrepareResult;
 }
@@ -223,6 +231,9 @@ pub trait AnyIncremental: Send + Sync {
     /// [`Incremental::key_is_of_spec`].
     fn any_key_is_of_spec(&self, spec: &PodSpec) -> bool;
 
+    /// [`Incremental::label_keys`].
+    fn any_label_keys(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Vec<Str>>;
+
     /// [`Incremental::prepare`]; [`PrepareResult::PerNode`] for the key of another plugin.
     fn prepare_any(&self, cx: &mut PrepareCx<'_>, key: &EvaluatorKey) -> PrepareResult;
 }
@@ -234,6 +245,10 @@ impl<T: Incremental> AnyIncremental for T {
 
     fn any_key_is_of_spec(&self, spec: &PodSpec) -> bool {
         self.key_is_of_spec(spec)
+    }
+
+    fn any_label_keys(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Vec<Str>> {
+        self.label_keys(cx, pod)
     }
 
     fn prepare_any(&self, cx: &mut PrepareCx<'_>, key: &EvaluatorKey) -> PrepareResult {

@@ -4,13 +4,16 @@
 //! A key that leaves out something that Filter or Score reads makes pods share results that are not theirs. Comparing the incremental
 //! form with the per-node results of one pod cannot show that.
 
+use std::sync::Arc;
+
+use loadmaster_api::Str;
 use serde_json::Value;
 
 use super::pod_changes::{PodVocabulary, pod_changes};
 use super::{BenchResult, PerNodeResults, PluginTestBench, PluginTestBenchError, Prepared};
 use crate::incremental::PrepareResult;
 use crate::pod_info::PodInfo;
-use crate::template::SpecId;
+use crate::template::PodTemplate;
 use crate::world::World;
 
 /// What [`PluginTestBench::check_key`] found.
@@ -73,8 +76,7 @@ impl PluginTestBench {
             let is_kept = original.shares_key(self, &changed).map_err(|error| {
                 PluginTestBenchError(format!("{}: the key is kept, but {error}", change.name))
             })?;
-            if !is_kept && original.key_must_be_equal(&changed) {
-                let what = "the key depends on more than the spec (key_is_of_spec)";
+            if !is_kept && let Some(what) = original.why_key_must_be_equal(&changed) {
                 return Err(PluginTestBenchError(format!("{}: {what}", change.name)));
             }
             if is_kept {
@@ -87,8 +89,9 @@ impl PluginTestBench {
 
 /// The pod that is changed, with its own results.
 struct OriginalPod {
-    spec: SpecId,
+    template: Arc<PodTemplate>,
     key_is_of_spec: bool,
+    label_keys: Option<Vec<Str>>,
     prepared: Prepared,
     results: PerNodeResults,
 }
@@ -103,20 +106,31 @@ impl OriginalPod {
         let prepared = bench.prepare(&pod);
         let incremental = bench.points.incremental.as_ref();
         Ok(OriginalPod {
-            spec: pod.template.spec.id(),
             key_is_of_spec: incremental.is_some_and(|it| it.any_key_is_of_spec(&pod.template.spec)),
+            label_keys: incremental.and_then(|it| it.any_label_keys(bench.evaluator_cx(), &pod)),
             prepared,
             results: bench.evaluate_per_node(&pod),
+            template: pod.template,
         })
     }
 
-    /// Whether the other pod must have this pod's key: the plugin says so, and it differs only in what is not in the spec. Pods with a node
-    /// name or a resize have their results per node.
-    fn key_must_be_equal(&self, other: &PodInfo) -> bool {
-        self.key_is_of_spec
-            && other.template.spec.id() == self.spec
-            && other.node_name.is_empty()
-            && other.resized.is_none()
+    /// What says that the other pod must have this pod's key, if the plugin says so: it differs only in what is not in the spec, or in no
+    /// label that the key reads. Pods with a node name or a resize have their results per node.
+    fn why_key_must_be_equal(&self, other: &PodInfo) -> Option<&'static str> {
+        if !other.node_name.is_empty() || other.resized.is_some() {
+            return None;
+        }
+        if self.key_is_of_spec && other.template.spec.id() == self.template.spec.id() {
+            return Some("the key depends on more than the spec (key_is_of_spec)");
+        }
+        let mut read = self.label_keys.iter().flatten();
+        let has_equal_labels =
+            || read.all(|key| other.template.labels.get(key) == self.template.labels.get(key));
+        let is_shared = self.label_keys.is_some()
+            && other.template.shared_id == self.template.shared_id
+            && !other.template.has_ephemeral_volumes()
+            && { has_equal_labels }();
+        is_shared.then_some("the key depends on more labels (label_keys)")
     }
 
     /// Whether pods with equal keys may have different results ([`PluginEvaluator::accepts_pod`](crate::PluginEvaluator::accepts_pod)).

@@ -4,6 +4,7 @@
 //! keys with one node per value (host names), if there are such keys, and then the row's domain for
 //! every other key that has a sum.
 
+use loadmaster_api::Str;
 use loadmaster_framework::affinity_terms::{TermId, TermRole};
 use loadmaster_framework::incremental::{
     ClassKey, EvaluatorKey, FilterScope, NodeClasses, ResultDependencies, RowDependency,
@@ -73,6 +74,12 @@ impl Incremental for InterPodAffinity {
                 existing: matching(&scored_roles),
             }),
         })
+    }
+
+    /// Those of its own required terms, and of existing pods' terms.
+    fn label_keys(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Vec<Str>> {
+        let own = pod.template.required_affinity.iter().flat_map(|term| term.selector.keys());
+        Some(own.chain(cx.world.affinity_terms().label_keys()).cloned().collect())
     }
 
     fn prepare(&self, cx: &mut PrepareCx<'_>, key: &InterPodAffinityKey) -> PrepareResult {

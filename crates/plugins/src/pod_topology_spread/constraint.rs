@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use loadmaster_api::selector::{RequiredNodeAffinity, SetOperator, required_node_affinity};
-use loadmaster_api::{Labels, Node, Selector, Str, Toleration, TopologySpreadConstraint};
+use loadmaster_api::{
+    LabelSelector, Labels, Node, Selector, Str, Toleration, TopologySpreadConstraint,
+};
 use loadmaster_framework::topology_counter::{AssignedPod, TopologyCounterSpec, TopologyDeltas};
 use loadmaster_framework::{Failure, NodeInfo, PodInfo, PodTemplate};
 
@@ -97,6 +99,12 @@ impl NodeInclusion {
 /// Whether a node has the topology keys of all constraints (upstream's `nodeLabelsMatchSpreadConstraints`).
 pub(super) fn has_all_keys(labels: &Labels, constraints: &[Constraint]) -> bool {
     constraints.iter().all(|constraint| labels.contains_key(&constraint.key))
+}
+
+/// The keys of the pod's labels that a constraint of its own reads.
+pub(super) fn label_keys(written: &TopologySpreadConstraint) -> impl Iterator<Item = &Str> {
+    let selector = written.label_selector.iter().flat_map(LabelSelector::label_keys);
+    selector.chain(&written.match_label_keys)
 }
 
 /// Parses the constraints of one pod.

@@ -6,6 +6,7 @@
 //! one node per domain (host names) the key element is the count itself, because the domain would make
 //! every row a class of its own.
 
+use loadmaster_api::Str;
 use loadmaster_framework::incremental::{
     ClassKey, EvaluatorKey, FilterScope, NodeClasses, ResultDependencies, RowDependency,
 };
@@ -17,7 +18,8 @@ use loadmaster_framework::{
 };
 use smallvec::SmallVec;
 
-use super::constraint::{Constraint, MatchCounter, MatchingPods};
+use super::constraint::{self, Constraint, MatchCounter, MatchingPods};
+use super::default_selector::default_selector_label_keys;
 use super::score::{self, ScoreRange};
 use super::{HOSTNAME, PodTopologySpread};
 
@@ -53,6 +55,15 @@ impl Incremental for PodTopologySpread {
         let soft = self.soft_constraints(cluster, template).ok()?;
         let all_keys = !soft.is_empty() && self.scores_need_all_keys(template);
         Some(PodTopologySpreadKey { hard, soft, all_keys })
+    }
+
+    /// Those of its own constraints, or of the Services that may select it and of its owner.
+    fn label_keys(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Vec<Str>> {
+        let own = &pod.template.spec.topology_spread_constraints;
+        if own.is_empty() && !self.defaults.is_empty() {
+            return Some(default_selector_label_keys(cx.world.cluster_objects(), &pod.template));
+        }
+        Some(own.iter().flat_map(constraint::label_keys).cloned().collect())
     }
 
     fn prepare(&self, cx: &mut PrepareCx<'_>, key: &PodTopologySpreadKey) -> PrepareResult {

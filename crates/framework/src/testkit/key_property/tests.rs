@@ -12,7 +12,7 @@ use crate::{
 
 /// Filters by a pod's label `tier`, which must be that of the node if the node has one; scores by priority.
 struct Tiers {
-    /// What the key contains.
+    /// What the key contains, and what it says that it reads.
     parts: &'static [&'static str],
 }
 
@@ -55,6 +55,13 @@ impl Incremental for Tiers {
         Some((tier, score, has("name").then(|| pod.name.clone())))
     }
 
+    fn label_keys(&self, _: EvaluatorCx<'_>, _: &PodInfo) -> Option<Vec<Str>> {
+        let reads = |label: &str| self.parts.contains(&format!("reads {label}").as_str());
+        let known = ["tier", "app"].map(|label| reads(label).then(|| Str::new(label)));
+        let known: Vec<Str> = known.into_iter().flatten().collect();
+        (!known.is_empty()).then_some(known)
+    }
+
     fn prepare(&self, _: &mut PrepareCx<'_>, (tier, score, _): &Self::Key) -> PrepareResult {
         PrepareResult::Evaluator(Box::new(TiersEvaluator { tier: tier.clone(), score: *score }))
     }
@@ -81,12 +88,14 @@ impl PluginEvaluator for TiersEvaluator {
     }
 }
 
-const PARTS: [&[&str]; 5] = [
+const PARTS: [&[&str]; 7] = [
     &["key", "tier", "priority"],
     &["key", "tier", "priority", "name"],
     &["key", "priority"],
     &["key", "tier"],
     &[],
+    &["key", "tier", "priority", "reads tier"],
+    &["key", "tier", "priority", "reads app"],
 ];
 
 fn build<const N: usize>(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
@@ -140,6 +149,15 @@ fn a_key_that_leaves_something_out_is_an_error_that_names_the_change() {
     assert_eq!(
         bench::<3>().check_key(db()).unwrap_err().to_string(),
         "priority: the key is kept, but the scores were [a 0] and are [a 7]"
+    );
+}
+
+#[test]
+fn a_key_that_reads_another_label_is_an_error() {
+    assert!(bench::<5>().check_key(db()).unwrap().keeps("ordinal label"));
+    assert_eq!(
+        bench::<6>().check_key(db()).unwrap_err().to_string(),
+        "/metadata/labels/tier = \"\": the key depends on more labels (label_keys)"
     );
 }
 
