@@ -102,6 +102,8 @@ pub struct NodeTable {
     hasher: SeededHashBuilder,
     free: Vec<NodeRow>,
     n_nodes: usize,
+    /// Number of pods with required anti-affinity terms.
+    n_required_anti_affinity: usize,
     columns: NodeColumns,
     scalars: Vec<ScalarResourceColumn>,
     labels: LabelColumns,
@@ -144,6 +146,11 @@ impl NodeTable {
     /// Number of nodes.
     pub fn len(&self) -> usize {
         self.n_nodes
+    }
+
+    /// Whether any pod on a node has required anti-affinity terms.
+    pub fn have_required_anti_affinity(&self) -> bool {
+        self.n_required_anti_affinity > 0
     }
 
     /// Whether there is no node.
@@ -297,6 +304,7 @@ impl NodeTable {
         self.count_pod(row, pod.requests(), 1);
         let Some(entry) = self.entries[row.index()].as_mut() else { return };
         entry.count_affinity(&pod);
+        self.n_required_anti_affinity += usize::from(pod.template.has_required_anti_affinity());
         entry.host_ports.extend(pod.template.host_ports.iter().cloned());
         entry.pods.push(pod);
     }
@@ -306,6 +314,7 @@ impl NodeTable {
         let entry = self.entries[row.index()].as_mut()?;
         let pod = entry.pods.pop()?;
         entry.uncount_affinity(&pod);
+        self.n_required_anti_affinity -= usize::from(pod.template.has_required_anti_affinity());
         entry.host_ports.truncate(entry.host_ports.len() - pod.template.host_ports.len());
         self.count_pod(row, pod.requests(), -1);
         self.scalars.truncate(n_scalars);
@@ -322,6 +331,7 @@ impl NodeTable {
         let at = entry.pods.iter().rposition(is_it)?;
         let pod = entry.pods.swap_remove(at);
         entry.uncount_affinity(&pod);
+        self.n_required_anti_affinity -= usize::from(pod.template.has_required_anti_affinity());
         let mut ports = SmallVec::new();
         for port in &pod.template.host_ports {
             if let Some(at) = entry.host_ports.iter().position(|used| used == port) {
@@ -339,6 +349,7 @@ impl NodeTable {
         self.count_pod(row, pod.requests(), 1);
         let Some(entry) = self.entries[row.index()].as_mut() else { return };
         entry.count_affinity(&pod);
+        self.n_required_anti_affinity += usize::from(pod.template.has_required_anti_affinity());
         for (port, at) in pod.template.host_ports.iter().zip(ports).rev() {
             undo_swap_remove(&mut entry.host_ports, at, port.clone());
         }

@@ -31,6 +31,9 @@ impl PreFilterState {
     fn new(pod: &PodTemplate, world: &World) -> PreFilterState {
         let has_own = !pod.required_affinity.is_empty() || !pod.required_anti_affinity.is_empty();
         let mut all = PreFilterState::default();
+        if !has_own && !world.nodes().have_required_anti_affinity() {
+            return all;
+        }
         // Most pods share their template with others, often with their neighbors.
         let mut matching: Map<TemplateId, bool> = Map::default();
         let mut last: Option<(&Arc<PodTemplate>, bool)> = None;
