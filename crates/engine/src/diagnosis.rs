@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use loadmaster_framework::{Code, NodeRow, PodInfo, Rejection, World};
 
+use loadmaster_framework::preemption::nodes_where_preemption_might_help;
 use loadmaster_framework::result::nodes_unavailable_message;
 
 use crate::evaluate::{Evaluation, FilterResult, PluginRejection};
@@ -22,6 +23,8 @@ pub struct Diagnosis {
     pub pending_plugins: Vec<usize>,
     /// The status code of each node, by row; the input of PostFilter.
     pub node_codes: Vec<(NodeRow, Code)>,
+    /// The rows with code `Unschedulable`.
+    pub rows_where_preemption_might_help: Vec<NodeRow>,
     /// The error that ended the attempt; the message is the same text.
     pub failure: Option<String>,
 }
@@ -52,11 +55,13 @@ impl Diagnosis {
         }
         unschedulable.extend(&evaluation.excluded_by);
         unschedulable.extend(&evaluation.other_rejecting_plugins);
+        let node_codes = evaluation.node_codes(world, pod);
         Diagnosis {
             message: fit_error_message(evaluation, world.nodes().len()),
             unschedulable_plugins: indexes(profile, &unschedulable),
             pending_plugins: indexes(profile, &pending),
-            node_codes: evaluation.node_codes(world, pod),
+            rows_where_preemption_might_help: nodes_where_preemption_might_help(&node_codes),
+            node_codes,
             failure: evaluation.failure.clone(),
         }
     }
@@ -78,11 +83,13 @@ impl Diagnosis {
             let plugins = if is_pending { &mut pending } else { &mut unschedulable };
             plugins.extend(rejected.plugin);
         }
+        let node_codes = rejections.node_codes();
         Diagnosis {
             message: nodes_unavailable_message(world.nodes().len(), &counts),
             unschedulable_plugins: indexes(profile, &unschedulable),
             pending_plugins: indexes(profile, &pending),
-            node_codes: rejections.node_codes(),
+            rows_where_preemption_might_help: nodes_where_preemption_might_help(&node_codes),
+            node_codes,
             failure: None,
         }
     }

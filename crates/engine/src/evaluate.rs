@@ -1,5 +1,6 @@
 //! The result of filtering and scoring all nodes for one pod.
 
+pub(crate) mod changed_rejections;
 pub mod filter_runner;
 pub mod incremental;
 pub mod per_node;

@@ -9,7 +9,7 @@ mod json_maps;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use loadmaster_framework::preemption::Candidate;
+use loadmaster_framework::preemption::{Candidate, nodes_where_preemption_might_help};
 use loadmaster_framework::{
     Code, Cx, DryRunCx, FitError, NodeInfo, PluginStates, PodInfo, Rejection, World,
 };
@@ -171,6 +171,7 @@ fn preemption(
     let verdicts = evaluation.node_codes(world, pod);
     let fit_error = FitError {
         node_codes: &verdicts,
+        rows_where_preemption_might_help: &nodes_where_preemption_might_help(&verdicts),
         filter_runner: &filters,
         has_preempting_extenders: false,
     };

@@ -22,6 +22,14 @@ pub(crate) struct NodeRejections {
     n_changes: u64,
 }
 
+/// A row that changed since its rejection was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ChangedRow {
+    pub row: NodeRow,
+    /// Whether its node is the same as before.
+    pub only_pods: bool,
+}
+
 /// The nodes with the same rejection.
 pub(crate) struct RejectedGroup<'a> {
     pub rejected: &'a PluginRejection,
@@ -78,6 +86,11 @@ impl NodeRejections {
         self.n_changes += u64::from(*of_row != id as u32);
         *of_row = id as u32;
         Some(())
+    }
+
+    /// Why a node is rejected.
+    pub fn get(&self, row: NodeRow) -> Option<&PluginRejection> {
+        self.different.get(*self.by_row.get(row.index())? as usize)
     }
 
     /// While this is equal, so are the groups and the codes.

@@ -33,12 +33,14 @@ use loadmaster_framework::{
 use loadmaster_stdx::Rng;
 
 use crate::combination_id::CombinationId;
+use crate::evaluate::changed_rejections::{ChangedRejection, NodeFilters};
 use crate::evaluate::per_node::{self, AttemptEvaluation, FilteredRows};
 use crate::evaluate::{Evaluation, ExtenderResults, FilterResult, NodeEvaluation, PluginRejection};
 pub use crate::evaluation_cache::CacheSize;
 use crate::evaluation_cache::{EvaluationCache, NodeFilterKeys};
 use crate::full_scan::{FullScan, Scan};
 use crate::guard::{self, PluginPanic};
+use crate::node_rejections::{ChangedRow, NodeRejections};
 use crate::node_sampling::{NodeSampling, RotatingNodeOrder};
 use crate::profile::Profile;
 use crate::row_names::RowNames;
@@ -408,6 +410,42 @@ impl Scheduler {
     pub(crate) fn node_filter_keys(&self, world: &World, pod: &PodInfo) -> Option<NodeFilterKeys> {
         let keys = self.cache.node_filter_keys(EvaluatorCx { world, states: &self.states }, pod);
         keys.filter(|_| self.profile.reuses_results)
+    }
+
+    /// Updates the rejections of these rows, with whose keys the pod has just been looked up, as far as only their pods changed and plugins can
+    /// say without PreFilter and Filter what these find. Returns the other rows.
+    pub(crate) fn update_rejections(
+        &self,
+        world: &World,
+        pod: &PodInfo,
+        changed: &[ChangedRow],
+        rejections: &mut NodeRejections,
+    ) -> Vec<NodeRow> {
+        let all = || changed.iter().map(|changed| changed.row).collect();
+        let Some((_, cached)) = self.cache.combination_of(pod) else { return all() };
+        let filters = NodeFilters::new(&self.profile, &cached.evaluator);
+        let cx = EvaluatorCx { world, states: &self.states };
+        let mut others = Vec::new();
+        let updated = guard::catch_plugin_panic(|| {
+            for ChangedRow { row, only_pods } in changed {
+                let known = rejections.get(*row).filter(|_| *only_pods);
+                let known = known.filter(|_| !world.has_nominated_pods(*row));
+                let now = known.map(|known| filters.rejection(cx, *row, known));
+                let is_known = match now {
+                    Some(ChangedRejection::Same) => true,
+                    Some(ChangedRejection::Another(now)) => rejections.set(*row, &now).is_some(),
+                    Some(ChangedRejection::Unknown) | None => false,
+                };
+                if !is_known {
+                    others.push(*row);
+                }
+            }
+        });
+        match updated {
+            Ok(()) => others,
+            // A plugin that panics does so again where the panic is caught and reported.
+            Err(_) => all(),
+        }
     }
 
     /// Runs PreFilter, and Filter on some rows. `None` if PreFilter rejects the pod or excludes nodes.

@@ -148,6 +148,8 @@ pub struct FitError<'a> {
     /// The status code of every node, by row (upstream's `NodeToStatus`). A node that is not in the PreFilter result has
     /// `UnschedulableAndUnresolvable`; when PreFilter rejected the pod, every node has that rejection's code.
     pub node_codes: &'a [(NodeRow, Code)],
+    /// The rows with status code `Unschedulable`: [`crate::preemption::nodes_where_preemption_might_help`].
+    pub rows_where_preemption_might_help: &'a [NodeRow],
     /// Runs Filter plugins in dry runs.
     pub filter_runner: &'a dyn FilterRunner,
     /// Whether an extender supports preemption and is interested in the pod.
@@ -198,6 +200,13 @@ pub trait PostFilter: Send + Sync {
     ) -> Option<PreemptionPreview> {
         let _ = (cx, pod, fit_error);
         None
+    }
+
+    /// Whether it reads the cycle state of a pod for which [`FitError::rows_where_preemption_might_help`] has these rows. If no PostFilter
+    /// plugin does, PreFilter need not run again for a pod with whose keys an earlier one was rejected, and the cycle state is empty.
+    fn reads_cycle_state(&self, rows_where_preemption_might_help: &[NodeRow]) -> bool {
+        let _ = rows_where_preemption_might_help;
+        true
     }
 
     /// Whether its calls are counted in `scheduler_preemption_attempts_total`.

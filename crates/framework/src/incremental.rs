@@ -379,6 +379,14 @@ pub trait PluginEvaluator: Send + Sync {
         true
     }
 
+    /// What Filter finds for the node, with the reasons; `None` if only Filter can say. Asked after a change of the node's pods, in place of
+    /// PreFilter and Filter, if the scope is [`FilterScope::Node`], only the row-local filter depends on pods, and no pod is nominated to the
+    /// node. Called only for rows that hold a node.
+    fn filter_result(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> Option<Result<(), Rejection>> {
+        let _ = (cx, row);
+        None
+    }
+
     /// [`PluginEvaluator::filter_row`] for all members of `set`: removes those that do not pass.
     fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
         for (at, member) in set.iter_mut().enumerate() {

@@ -91,6 +91,10 @@ impl Preemption for DefaultPreemption {
         self.args.sample(n_nodes, rng)
     }
 
+    fn reads_cycle_state_without_nodes(&self) -> bool {
+        false
+    }
+
     fn is_awaited_victim(&self, _: &DryRunCx<'_>, preemptor: &PodInfo, other: &PodInfo) -> bool {
         has_lower_priority(other, preemptor) && other.is_terminating_by_preemption()
     }

@@ -61,9 +61,12 @@ impl PreFilter for NodePorts {
 
 impl Filter for NodePorts {
     fn filter(&self, _cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection> {
-        let free = are_free(&pod.template.host_ports, node.host_ports());
-        if free { Ok(()) } else { Err(Rejection::unschedulable(REASON)) }
+        result(are_free(&pod.template.host_ports, node.host_ports()))
     }
+}
+
+fn result(are_free: bool) -> Result<(), Rejection> {
+    if are_free { Ok(()) } else { Err(Rejection::unschedulable(REASON)) }
 }
 
 impl Explain for NodePorts {
@@ -142,6 +145,10 @@ impl PluginEvaluator for NodePortsEvaluator {
 
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
         are_free(&self.wanted, cx.nodes().host_ports(row).iter())
+    }
+
+    fn filter_result(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> Option<Result<(), Rejection>> {
+        Some(result(self.filter_row(cx, row)))
     }
 }
 

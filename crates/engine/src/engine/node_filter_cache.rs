@@ -7,14 +7,14 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use loadmaster_framework::World;
 use loadmaster_framework::preemption::VictimCache;
 use loadmaster_framework::world::WorldChange;
-use loadmaster_framework::{NodeRow, World};
 
 use super::rejection_summary::RejectionSummary;
 use crate::diagnosis::Diagnosis;
 use crate::evaluation_cache::NodeFilterKeys;
-use crate::node_rejections::NodeRejections;
+use crate::node_rejections::{ChangedRow, NodeRejections};
 use crate::profile::Profile;
 use crate::queue::ProfileIdx;
 
@@ -118,23 +118,25 @@ impl NodeFilterResults {
     }
 
     /// The rows that changed since the results were updated, ascending. `None` if these are too many, or nodes were added or deleted.
-    pub fn changed_rows(&self, world: &World) -> Option<Vec<NodeRow>> {
+    pub fn changed_rows(&self, world: &World) -> Option<Vec<ChangedRow>> {
         let mut rows = Vec::new();
         for change in world.changes_since(self.next_change)? {
-            match change {
-                WorldChange::Pods(row, _) | WorldChange::Node(row) => rows.push(*row),
+            rows.push(match change {
+                WorldChange::Pods(row, _) => ChangedRow { row: *row, only_pods: true },
+                WorldChange::Node(row) => ChangedRow { row: *row, only_pods: false },
                 WorldChange::NodeSet => return None,
-            }
+            });
         }
+        // A changed node comes before changes of its pods.
         rows.sort_unstable();
-        rows.dedup();
+        rows.dedup_by_key(|changed| changed.row);
         (rows.len() <= world.nodes().n_rows() / ROWS_PER_CHANGE).then_some(rows)
     }
 
     /// Drops the victims that were found on these nodes: now all results hold.
-    pub fn set_updated(&mut self, world: &World, changed: &[NodeRow]) {
+    pub fn set_updated(&mut self, world: &World, changed: &[ChangedRow]) {
         let victims = self.victims.get_mut();
-        changed.iter().for_each(|row| victims.forget(*row));
+        changed.iter().for_each(|changed| victims.forget(changed.row));
         self.next_change = world.next_change_seq();
     }
 }

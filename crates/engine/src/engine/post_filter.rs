@@ -89,6 +89,10 @@ impl Engine {
             };
             let fit_error = FitError {
                 node_codes: &run.unschedulable.diagnosis.node_codes,
+                rows_where_preemption_might_help: &run
+                    .unschedulable
+                    .diagnosis
+                    .rows_where_preemption_might_help,
                 filter_runner: &filters,
                 has_preempting_extenders: !preempt_extenders.is_empty(),
             };

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use loadmaster_api::Str;
-use loadmaster_framework::PodInfo;
 use loadmaster_framework::api_calls::PluginStepInput;
+use loadmaster_framework::{CycleState, PodInfo};
 
 use super::attempt_failure::{AttemptFailure, UnschedulableAttempt};
 use super::effect::{AttemptOutcome, Effect, Effects, EventRecord};
@@ -13,12 +13,13 @@ use super::last_attempt::FailedAttempt;
 use super::node_filter_cache::{Explained, NodeFilterId, NodeFilterResults};
 use super::nominator::Nomination;
 use super::post_filter::PostFilterRun;
+use super::profiles::ProfileScheduler;
 use super::rejection_summary::RejectionSummary;
 use super::status_patch::Condition;
 use super::{Engine, PluginHandle};
 use crate::diagnosis::Diagnosis;
 use crate::evaluate::ExtenderResults;
-use crate::evaluate::per_node::{AttemptEvaluation, FilteredRows};
+use crate::evaluate::per_node::AttemptEvaluation;
 use crate::node_rejections::NodeRejections;
 use crate::queue::{PluginIdx, ProfileIdx, QueuedPod};
 use crate::scheduler::SharedKeys;
@@ -128,7 +129,7 @@ impl Engine {
         unschedulable
     }
 
-    /// The diagnosis from the results of earlier pods, after Filter has run on the nodes that changed. `None` if there are no such results,
+    /// The diagnosis from the results of earlier pods, after the nodes that changed were filtered again. `None` if there are no such results,
     /// or most nodes must be evaluated.
     fn diagnose_changed_nodes(
         &mut self,
@@ -137,19 +138,31 @@ impl Engine {
     ) -> Option<UnschedulableAttempt> {
         let mut known = self.node_filter_cache.take(id)?;
         let changed = known.changed_rows(&self.world)?;
-        let profile_scheduler = &mut self.profiles[id.profile_idx.0 as usize];
-        let scheduler = &mut profile_scheduler.scheduler;
-        let FilteredRows { results, cycle, skipped } =
-            scheduler.filter_rows(&mut self.world, &queued.info.pod, &changed)?;
-        if skipped != known.skipped {
-            return None;
-        }
-        for (row, result) in changed.iter().zip(results) {
-            known.rejections.set(*row, &result.err()?)?;
+        let pod = &queued.info.pod;
+        let ProfileScheduler { profile, scheduler, .. } =
+            &mut self.profiles[id.profile_idx.0 as usize];
+        let rows = scheduler.update_rejections(&self.world, pod, &changed, &mut known.rejections);
+        let mut cycle = None;
+        if !rows.is_empty() {
+            let filtered = scheduler.filter_rows(&mut self.world, pod, &rows)?;
+            for (row, result) in rows.iter().zip(filtered.results) {
+                known.rejections.set(*row, &result.err()?)?;
+            }
+            cycle = Some((filtered.cycle, filtered.skipped));
         }
         known.set_updated(&self.world, &changed);
-        let Explained { diagnosis, reasons } =
-            known.explain(&profile_scheduler.profile, &self.world);
+        let Explained { diagnosis, reasons } = known.explain(profile, &self.world);
+        let might_help = &diagnosis.rows_where_preemption_might_help;
+        let mut post_filter = profile.post_filter.iter();
+        if cycle.is_none() && post_filter.any(|it| it.point.reads_cycle_state(might_help)) {
+            let filtered = scheduler.filter_rows(&mut self.world, pod, &[])?;
+            cycle = Some((filtered.cycle, filtered.skipped));
+        }
+        let (cycle, skipped) = match cycle {
+            Some((_, skipped)) if skipped != known.skipped => return None,
+            Some(cycle) => cycle,
+            None => (CycleState::default(), known.skipped.clone()),
+        };
         let node_filter_id = Some(id.clone());
         let attempt = UnschedulableAttempt { cycle, skipped, node_filter_id, diagnosis, reasons };
         self.node_filter_cache.insert(&self.world, known);

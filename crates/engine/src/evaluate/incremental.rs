@@ -61,6 +61,10 @@ pub(crate) struct EvaluatorPart {
 }
 
 impl EvaluatorPart {
+    pub fn dependencies(&self) -> ResultDependencies {
+        self.dependencies
+    }
+
     /// Whether the plugin's class keys differ from the uncounted ones where counters count a row's pods.
     fn counts_pods(&self) -> bool {
         self.uncounted.is_some() && self.dependencies.class == Some(RowDependency::Pods)
@@ -395,6 +399,11 @@ impl Evaluator {
     /// Whether class keys contain something of this plugin.
     pub fn has_class_key_of(&self, plugin: usize) -> bool {
         self.parts.iter().any(|part| part.plugin == plugin && part.key_len > 0)
+    }
+
+    /// What a plugin prepared that may reject nodes; by index in the profile.
+    pub fn filter_part(&self, plugin: usize) -> Option<&EvaluatorPart> {
+        self.parts.iter().find(|part| part.plugin == plugin && part.filters)
     }
 
     /// The plugins whose row-local filter has this dependency.

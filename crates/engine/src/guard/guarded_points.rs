@@ -9,14 +9,17 @@ use loadmaster_framework::extension_points::{BindResult, PreBindPreFlight};
 use loadmaster_framework::pod_sums::PodSumsDef;
 use loadmaster_framework::preemption::PreemptionPreview;
 use loadmaster_framework::{
-    Bind, Code, Cx, CycleState, DryRunCx, Failure, Filter, FitError, NodeInfo, Permit,
+    Bind, Code, Cx, CycleState, DryRunCx, Failure, Filter, FitError, NodeInfo, NodeRow, Permit,
     PermitResult, PodInfo, PostBind, PostFilter, PostFilterCx, PostFilterResult, PreBind,
     PreEnqueue, PreFilter, PreFilterResult, PreScore, PreScoreResult, QueueSort, QueuedPodInfo,
     QueueingHint, QueueingHintFn, Rejection, Reserve, Score, SerialCx, Sign, World,
 };
 use loadmaster_stdx::Rng;
 
-use super::{ExtensionPoint, PluginRef, record_execution, record_hint_execution, stopwatch};
+use super::{
+    ExtensionPoint, PluginRef, catch_plugin_panic, record_execution, record_hint_execution,
+    stopwatch,
+};
 
 /// A plugin at one extension point. Its panics become errors of that extension point.
 pub(crate) struct Guarded<T: ?Sized> {
@@ -239,6 +242,12 @@ impl PostFilter for Guarded<dyn PostFilter> {
                 ..PreemptionPreview::default()
             })
         })
+    }
+
+    fn reads_cycle_state(&self, rows_where_preemption_might_help: &[NodeRow]) -> bool {
+        let reads = || self.point.reads_cycle_state(rows_where_preemption_might_help);
+        // A plugin that panics does so again in PostFilter, or needs nothing.
+        catch_plugin_panic(reads).unwrap_or(true)
     }
 
     fn counts_as_preemption(&self) -> bool {

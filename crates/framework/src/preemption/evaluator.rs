@@ -7,8 +7,7 @@ use loadmaster_stdx::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CandidateSampling, DisruptionBudgets, DryRunResult, NodeDryRun, Preemptor,
-    nodes_where_preemption_might_help, pick_best_candidates,
+    CandidateSampling, DisruptionBudgets, DryRunResult, NodeDryRun, Preemptor, pick_best_candidates,
 };
 use crate::api_calls::{PluginStep, PluginStepInput};
 use crate::errors::FieldError;
@@ -107,6 +106,11 @@ pub trait Preemption: Send + Sync {
         None
     }
 
+    /// Whether [`Preemption::ineligible`] or [`Preemption::dry_run_preemption`] read the cycle state of a pod that preemption helps on no node.
+    fn reads_cycle_state_without_nodes(&self) -> bool {
+        true
+    }
+
     /// Whether this terminating pod on the preemptor's nominated node counts as a victim that the preemptor waits for.
     fn is_awaited_victim(&self, cx: &DryRunCx<'_>, preemptor: &PodInfo, other: &PodInfo) -> bool;
 
@@ -170,8 +174,7 @@ impl<T: Preemption> PostFilter for T {
             let rejection = Some(with_prefix(rejection, prefix));
             return PluginStep::Done(PostFilterResult { rejection, ..PostFilterResult::default() });
         }
-        let n_nodes = nodes_where_preemption_might_help(fit_error.node_codes).len();
-        let sample = self.sample(n_nodes, rng);
+        let sample = self.sample(fit_error.rows_where_preemption_might_help.len(), rng);
         match find_candidates(self, cx.dry_run_cx(), pod, fit_error, sample) {
             Ok(candidates) if fit_error.has_preempting_extenders => {
                 PluginStep::CallExtenders(candidates)
@@ -203,6 +206,10 @@ impl<T: Preemption> PostFilter for T {
                 PreemptionPreview { rejection: Some(rejection), ..PreemptionPreview::default() }
             }
         })
+    }
+
+    fn reads_cycle_state(&self, rows_where_preemption_might_help: &[NodeRow]) -> bool {
+        !rows_where_preemption_might_help.is_empty() || self.reads_cycle_state_without_nodes()
     }
 
     fn counts_as_preemption(&self) -> bool {
@@ -255,8 +262,8 @@ fn find_candidates(
     if n_nodes == 0 {
         return Err(no_candidates(Failure::new("no nodes available").into(), None));
     }
-    let rows = nodes_where_preemption_might_help(fit_error.node_codes);
-    let found = plugin.dry_run_preemption(&mut preemptor, &rows, sample, &budgets);
+    let rows = fit_error.rows_where_preemption_might_help;
+    let found = plugin.dry_run_preemption(&mut preemptor, rows, sample, &budgets);
     if found.candidates.is_empty() {
         let rejection = found.rejection(n_nodes);
         let is_final = !matches!(rejection, Rejection::Failed(_));

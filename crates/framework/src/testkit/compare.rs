@@ -90,6 +90,13 @@ impl PluginTestBench {
         let is_accepted = is_accepted(cx, evaluator, pod)?;
         let incremental = IncrementalResults::new(cx, evaluator);
         let passes = |row| is_accepted && incremental.passes(row);
+        for (row, status) in &per_node.filters {
+            let stated = evaluator.filter_result(cx, *row).map(status_text);
+            if stated.as_ref().is_some_and(|stated| stated != status) {
+                let text = format!("filter_result {stated:?}, per node {status}");
+                return Err(PluginTestBenchError(text));
+            }
+        }
         compare(&self.world, per_node, passes, |row| incremental.score(row))
     }
 

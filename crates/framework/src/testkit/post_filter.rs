@@ -10,6 +10,7 @@ use crate::extension_points::{DryRunCx, FilterRunner, FitError, PostFilterCx, Se
 use crate::node_info::NodeInfo;
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
+use crate::preemption::nodes_where_preemption_might_help;
 use crate::resources::RESOURCE_CPU;
 use crate::result::{Code, Failure, Rejection};
 use crate::state::CycleState;
@@ -90,6 +91,7 @@ impl PluginTestBench {
         let node_codes = CpuOnlyFilter.node_codes(cx, &pod);
         let fit_error = FitError {
             node_codes: &node_codes,
+            rows_where_preemption_might_help: &nodes_where_preemption_might_help(&node_codes),
             filter_runner: &CpuOnlyFilter,
             has_preempting_extenders: false,
         };

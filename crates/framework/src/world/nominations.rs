@@ -5,6 +5,7 @@ use std::sync::Arc;
 use loadmaster_api::Str;
 
 use super::{World, WorldChange};
+use crate::node_row::NodeRow;
 use crate::pod_info::PodInfo;
 use crate::topology_counter::TopologyCounterSet;
 
@@ -12,6 +13,12 @@ impl World {
     /// Pods that are nominated to a node (upstream's `NominatedPodsForNode`).
     pub fn nominated_pods_for_node(&self, node: &str) -> &[Arc<PodInfo>] {
         self.nominated.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether pods are nominated to the node in this row.
+    pub fn has_nominated_pods(&self, row: NodeRow) -> bool {
+        let name = || self.node(row).map_or("", |node| node.name());
+        !self.nominated.is_empty() && !self.nominated_pods_for_node(name()).is_empty()
     }
 
     /// Names of the nodes that pods are nominated to, sorted.

@@ -257,8 +257,7 @@ impl Filter for Fit {
         let Some(filter_requests) = cx.cycle.get(self.filter_requests) else {
             return Err(missing_state().into());
         };
-        filter_requests
-            .check(node.n_pods(), node.allocatable_pods(), |resource| resource.node_amounts(node))
+        filter_requests.check_node(node)
     }
 }
 
@@ -317,6 +316,10 @@ impl FilterRequests {
         let all = Resource::amounts_in(wanted)
             .filter(|(resource, amount)| *amount > 0 && !ignores(resource));
         FilterRequests(all.collect())
+    }
+
+    fn check_node(&self, node: NodeInfo<'_>) -> Result<(), Rejection> {
+        self.check(node.n_pods(), node.allocatable_pods(), |resource| resource.node_amounts(node))
     }
 
     /// Rejects a node that has less than this; `amounts` returns the allocatable and the requested amount of a resource.
@@ -379,6 +382,7 @@ impl Incremental for Fit {
         };
         PrepareResult::Evaluator(Box::new(FitEvaluator {
             filter_requests: filtered.0.iter().map(column).collect(),
+            requests: filtered.clone(),
             scorer: ColumnScorer::new(self.formula.clone(), scored.clone(), nodes),
         }))
     }
@@ -386,6 +390,8 @@ impl Incremental for Fit {
 
 struct FitEvaluator {
     filter_requests: SmallVec<[(ResourceColumn, i64); 3]>,
+    /// The same, as Filter has them.
+    requests: FilterRequests,
     scorer: ColumnScorer,
 }
 
@@ -414,6 +420,10 @@ impl PluginEvaluator for FitEvaluator {
         };
         simd::pods_headroom(c.allocatable_pods[at], c.pods[at]) >= 0
             && self.filter_requests.iter().all(enough)
+    }
+
+    fn filter_result(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> Option<Result<(), Rejection>> {
+        Some(self.requests.check_node(cx.world.node(row)?))
     }
 
     fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {

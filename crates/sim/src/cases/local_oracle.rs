@@ -20,6 +20,7 @@ use loadmaster_engine::{FilterResult, NodeEvaluation, Profile, diagnosis};
 use loadmaster_framework::api_calls::{PluginStep, PluginStepInput};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::plugin_args::decode_json_value;
+use loadmaster_framework::preemption::nodes_where_preemption_might_help;
 use loadmaster_framework::watched_objects::ObjectInfo;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, CycleState, EventObject, EventResource, FieldError,
@@ -343,6 +344,7 @@ fn preemption(input: &mut SchedulingInput<'_>, seed: u64) -> Value {
     let verdicts = evaluation.node_codes(world, pod);
     let fit_error = FitError {
         node_codes: &verdicts,
+        rows_where_preemption_might_help: &nodes_where_preemption_might_help(&verdicts),
         filter_runner: &filters,
         has_preempting_extenders: false,
     };

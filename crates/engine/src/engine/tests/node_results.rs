@@ -143,6 +143,13 @@ impl Twins {
         let mut pod = self.pod(app, priority, "1");
         pod["spec"]["nodeName"] = json!(format!("n{nth}"));
         pod["status"]["startTime"] = self.start_time();
+        let container = &mut pod["spec"]["containers"][0];
+        if self.rng.one_in(3) {
+            container["ports"] = json!([{"hostPort": 80}]);
+        }
+        if self.rng.one_in(3) {
+            container["resources"]["requests"]["memory"] = json!("512Mi");
+        }
         self.set_pod(pod);
     }
 
@@ -153,7 +160,7 @@ impl Twins {
     fn add_preemptor(&mut self) {
         let (priority, cpu) =
             (10 + u64::from(self.rng.one_in(4)), *self.rng.pick(&["2", "2", "2", "2500m"]));
-        let kind = self.rng.below(10);
+        let kind = self.rng.below(20);
         // Pods of a kind keep apart from each other, not from others.
         let app = ["apart", "zone-apart", "zone", "spread", "high"][kind.min(4) as usize];
         let mut pod = self.pod(app, priority, cpu);
@@ -169,6 +176,18 @@ impl Twins {
                     "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector});
                 pod["spec"]["topologySpreadConstraints"] = json!([constraint]);
             }
+            // They fit on no node: too much of what pods use, of what they may use up, and of nothing that a node has.
+            4 => pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("5"),
+            5 => {
+                let requests = json!({"cpu": "5", "memory": "7Gi"});
+                pod["spec"]["containers"][0]["resources"]["requests"] = requests;
+            }
+            6 => {
+                let requests = json!({"cpu": "3500m", "example.com/gpu": "1"});
+                pod["spec"]["containers"][0]["resources"]["requests"] = requests;
+            }
+            7 => pod["spec"]["containers"][0]["ports"] = json!([{"hostPort": 80}]),
+            8 => pod["spec"]["nodeSelector"] = json!({"zone": "z9"}),
             _ => {}
         }
         self.set_pod(pod);

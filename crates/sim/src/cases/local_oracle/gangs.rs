@@ -129,6 +129,7 @@ impl GangRun<'_, '_> {
         let member = profile.post_filter.iter().find(|member| member.name == PLUGIN)?;
         let fit_error = FitError {
             node_codes: &[],
+            rows_where_preemption_might_help: &[],
             filter_runner: &CpuOnlyFilter,
             has_preempting_extenders: false,
         };
