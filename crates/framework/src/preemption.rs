@@ -223,6 +223,10 @@ impl DryRunResult {
     /// Why there is no candidate: `0/5 nodes are available: 2 No preemption victims found for incoming pod, 3 Preemption is not
     /// helpful for scheduling.`, or the failure of a plugin.
     pub fn rejection(&self, n_nodes: usize) -> Rejection {
+        if self.rejected_nodes.is_empty() && n_nodes > 0 {
+            let text = format!("0/{n_nodes} nodes are available: {n_nodes} {NOT_HELPFUL}.");
+            return Rejection::unschedulable(text);
+        }
         let mut failures: Vec<String> = Vec::new();
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         // Most often the next node has the same one.

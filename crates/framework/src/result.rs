@@ -133,7 +133,11 @@ impl Rejection {
 
     /// Upstream's status message: the reasons joined by `", "`.
     pub fn message(&self) -> String {
-        self.reasons().join(", ")
+        let mut reasons = self.reasons();
+        match reasons.as_mut_slice() {
+            [only] => std::mem::take(only),
+            several => several.join(", "),
+        }
     }
 }
 
@@ -159,6 +163,11 @@ impl Failure {
 /// `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).`
 pub fn nodes_unavailable_message(n_nodes: usize, counts: &BTreeMap<String, usize>) -> String {
     let head = format!("0/{n_nodes} nodes are available:");
+    if counts.len() == 1
+        && let Some((reason, n)) = counts.first_key_value()
+    {
+        return format!("{head} {n} {reason}.");
+    }
     // Upstream sorts the texts with their numbers, so that "10 x" comes before "2 y".
     let mut parts: Vec<String> = counts.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
     parts.sort_unstable();

@@ -189,7 +189,8 @@ impl Engine {
         failed.details.set_victims(&run.victims);
         let reasons = run.reasons.join(", ");
         if !reasons.is_empty() {
-            failed.message = format!("{} {reasons}", failed.message);
+            failed.message.push(' ');
+            failed.message.push_str(&reasons);
         }
         self.observe_algorithm(run.began, effects);
         self.handle_scheduling_failure(now, run.queued, failed, &nomination, run.began, effects);

@@ -319,15 +319,17 @@ impl FilterRequests {
     }
 
     fn check_node(&self, node: NodeInfo<'_>) -> Result<(), Rejection> {
-        self.check(node.n_pods(), node.allocatable_pods(), |resource| resource.node_amounts(node))
+        self.check(node.n_pods(), node.allocatable_pods(), |_, resource| {
+            resource.node_amounts(node)
+        })
     }
 
-    /// Rejects a node that has less than this; `amounts` returns the allocatable and the requested amount of a resource.
+    /// Rejects a node that has less than this; `amounts` returns the allocatable and the requested amount of the nth resource.
     fn check(
         &self,
         n_pods: i64,
         n_pods_max: i64,
-        amounts: impl Fn(&Resource) -> (i64, i64),
+        amounts: impl Fn(usize, &Resource) -> (i64, i64),
     ) -> Result<(), Rejection> {
         let mut reasons = Reasons::new();
         let mut unresolvable = false;
@@ -348,10 +350,10 @@ impl FilterRequests {
     /// The resources of which a node has too little.
     fn shortages<'a>(
         &'a self,
-        amounts: impl Fn(&Resource) -> (i64, i64) + 'a,
+        amounts: impl Fn(usize, &Resource) -> (i64, i64) + 'a,
     ) -> impl Iterator<Item = Shortage<'a>> {
-        self.0.iter().filter_map(move |(resource, wanted)| {
-            let (allocatable, used) = amounts(resource);
+        self.0.iter().enumerate().filter_map(move |(nth, (resource, wanted))| {
+            let (allocatable, used) = amounts(nth, resource);
             let is_short = simd::headroom(allocatable, used, *wanted) < 0;
             is_short.then_some(Shortage { resource, wanted: *wanted, allocatable, used })
         })
@@ -359,7 +361,7 @@ impl FilterRequests {
 
     /// Whether the pod would fit on the node if the node were empty.
     fn fits_empty_node(&self, offered: &Resources) -> bool {
-        self.check(0, offered.pods, |resource| (resource.amount_in(offered), 0)).is_ok()
+        self.check(0, offered.pods, |_, resource| (resource.amount_in(offered), 0)).is_ok()
     }
 }
 
@@ -390,7 +392,7 @@ impl Incremental for Fit {
 
 struct FitEvaluator {
     filter_requests: SmallVec<[(ResourceColumn, i64); 3]>,
-    /// The same, as Filter has them.
+    /// The same in the same order, as Filter has them.
     requests: FilterRequests,
     scorer: ColumnScorer,
 }
@@ -423,7 +425,13 @@ impl PluginEvaluator for FitEvaluator {
     }
 
     fn filter_result(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> Option<Result<(), Rejection>> {
-        Some(self.requests.check_node(cx.world.node(row)?))
+        let (nodes, at) = (cx.nodes(), row.index());
+        let c = nodes.columns();
+        Some(self.requests.check(c.pods[at], c.allocatable_pods[at], |nth, _| {
+            let column = &self.filter_requests[nth].0;
+            let columns = column.columns(nodes, RequestBasis::Requested);
+            columns.map_or((0, 0), |[allocatable, used]| (allocatable[at], used[at]))
+        }))
     }
 
     fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {

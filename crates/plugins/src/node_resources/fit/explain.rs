@@ -15,7 +15,7 @@ impl Explain for Fit {
         let n_nodes = cx.world.nodes().len();
         let facts = requests.0.iter().filter_map(|(resource, wanted)| {
             let short = cx.world.node_infos().filter_map(|node| {
-                let mut all = requests.shortages(move |resource| resource.node_amounts(node));
+                let mut all = requests.shortages(move |_, resource| resource.node_amounts(node));
                 Some((node.name(), all.find(|it| it.resource == resource)?))
             });
             let short: Vec<(&str, Shortage<'_>)> = short.collect();
@@ -36,7 +36,7 @@ impl Explain for Fit {
         let (n_pods, n_pods_max) = (node.n_pods(), node.allocatable_pods());
         let is_full = simd::pods_headroom(n_pods_max, n_pods) < 0;
         let pods = is_full.then(|| format!("1 pod, {n_pods} of {n_pods_max} are there"));
-        let shortages = requests.shortages(move |resource| resource.node_amounts(node));
+        let shortages = requests.shortages(move |_, resource| resource.node_amounts(node));
         let resources = shortages.map(|it| {
             let name = it.resource.name();
             format!("{} {name}, {}", shown_amount(name, it.wanted), it.free())
