@@ -64,7 +64,7 @@ use backoff::WINDOW;
 use heap::{Heap, Slot};
 use in_flight::{InFlight, InFlightEvent};
 use incoming::Incoming;
-use pod_slab::{Entry, PodSlab};
+use pod_slab::PodSlab;
 use queueing_hints::{EventHints, QueueingStrategy, may_ungate};
 use unschedulable_pods::{Member, RejecterGroup, UnschedulablePods};
 
@@ -92,6 +92,9 @@ pub trait QueuePlugins {
 
     /// The order of QueueSort: `Less` if `a` is scheduled before `b`. It may change only before a call of [`Queue::sort`].
     fn compare(&self, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering;
+
+    /// Numbers that order pods as [`QueuePlugins::compare`] does, if the plugin has such; they change only with the pod, or as `compare`.
+    fn sort_key(&self, pod: &QueuedPodInfo) -> Option<[i64; 2]>;
 
     /// The world that hints read.
     fn world(&self) -> &World;
@@ -211,10 +214,12 @@ impl Queue {
         let old = std::mem::replace(&mut entry.pod.info.pod, pod.clone());
         match entry.sub_queue {
             SubQueue::Active => {
+                self.pods.set_sort_key(slot, plugins);
                 self.active.update(slot, |a, b| self.pods.first_active(plugins, a, b))
             }
             // The order of pods after an error does not depend on the pod.
             SubQueue::Backoff => {
+                self.pods.set_sort_key(slot, plugins);
                 self.backoff.update(slot, |a, b| self.pods.first_backoff(plugins, a, b))
             }
             SubQueue::Unschedulable | SubQueue::Gated => {
@@ -262,6 +267,7 @@ impl Queue {
 
     /// Restores the order after QueueSort has changed it ([`QueuePlugins::compare`]).
     pub fn sort(&mut self, plugins: &dyn QueuePlugins) {
+        self.pods.set_all_sort_keys(plugins);
         let pods = &self.pods;
         self.active.sort(|a, b| pods.first_active(plugins, a, b));
         self.backoff.sort(|a, b| pods.first_backoff(plugins, a, b));
@@ -302,7 +308,7 @@ impl Queue {
         let strategy = self.strategy_of_in_flight_pod(plugins, &pod);
         let uid = self.in_flight.remove(&uid).unwrap_or(uid);
         // The sub-queue is set by the move.
-        let slot = self.pods.insert(Entry { pod, sub_queue: SubQueue::Unschedulable });
+        let slot = self.pods.insert(pod);
         self.slots.insert(uid, slot);
         let cause = &EnqueueCause::ScheduleAttemptFailure;
         self.requeue_with_strategy(
@@ -431,7 +437,7 @@ impl Queue {
         self.n_added += 1;
         let pod = QueuedPod::new(now, profile_idx, pod, self.n_added);
         // The sub-queue is set by the move.
-        let slot = self.pods.insert(Entry { pod, sub_queue: SubQueue::Unschedulable });
+        let slot = self.pods.insert(pod);
         self.slots.insert(uid, slot);
         let cause =
             &EnqueueCause::Event(ClusterEvent::new(EventResource::UnschedulablePod, action));
@@ -548,6 +554,7 @@ impl Queue {
         let entry = &mut self.pods[slot];
         entry.pod.info.initial_attempt.get_or_insert(step.now);
         entry.sub_queue = SubQueue::Active;
+        self.pods.set_sort_key(slot, step.plugins);
         self.active.push(slot, |a, b| self.pods.first_active(step.plugins, a, b));
         self.incoming.count(IncomingQueue::Active, step.cause);
     }
@@ -559,7 +566,9 @@ impl Queue {
         }
         let entry = &mut self.pods[slot];
         entry.sub_queue = SubQueue::Backoff;
-        if entry.pod.has_rejecters() {
+        let has_rejecters = entry.pod.has_rejecters();
+        self.pods.set_sort_key(slot, step.plugins);
+        if has_rejecters {
             self.backoff.push(slot, |a, b| self.pods.first_backoff(step.plugins, a, b));
         } else {
             self.error_backoff.push(slot, |a, b| self.pods.first_error_backoff(a, b));

@@ -49,6 +49,13 @@ pub trait QueueSort: Send + Sync {
     /// `Less`: `a` is scheduled before `b`. Must be a strict weak order; pods that are equal are scheduled by arrival. The cycle
     /// state is empty.
     fn compare(&self, cx: Cx<'_>, a: &QueuedPodInfo, b: &QueuedPodInfo) -> Ordering;
+
+    /// Two numbers that order pods as [`QueueSort::compare`] does: the pod with the smaller first one, then with the smaller second one is
+    /// scheduled before. `None`, then for all pods, if they depend on more than the pod.
+    fn sort_key(&self, pod: &QueuedPodInfo) -> Option<[i64; 2]> {
+        let _ = pod;
+        None
+    }
 }
 
 /// Called once per scheduling cycle before Filter.

@@ -30,6 +30,10 @@ impl QueueSort for PrioritySort {
         let priority = |info: &QueuedPodInfo| info.pod.template.priority();
         priority(b).cmp(&priority(a)).then(a.queued.cmp(&b.queued))
     }
+
+    fn sort_key(&self, pod: &QueuedPodInfo) -> Option<[i64; 2]> {
+        Some([-i64::from(pod.pod.template.priority()), pod.queued.0])
+    }
 }
 
 #[cfg(test)]
@@ -58,6 +62,7 @@ mod tests {
         let (cycle, states) = (CycleState::default(), PluginStates::default());
         let cx = Cx { world: &bench.world, cycle: &cycle, states: &states };
         assert_eq!(sort.compare(cx, &a, &b), want);
+        assert_eq!(sort.sort_key(&a).unwrap().cmp(&sort.sort_key(&b).unwrap()), want);
         assert_eq!(sort.compare(cx, &b, &a), want.reverse());
     }
 

@@ -112,6 +112,10 @@ impl QueuePlugins for PluginHandle<'_> {
         sort.compare(Cx { world: self.world, cycle: &cycle, states }, a, b)
     }
 
+    fn sort_key(&self, pod: &QueuedPodInfo) -> Option<[i64; 2]> {
+        self.sort?.0.sort_key(pod)
+    }
+
     fn world(&self) -> &World {
         self.world
     }

@@ -182,6 +182,11 @@ impl QueueSort for Guarded<dyn QueueSort> {
         // The queue orders equal pods by arrival.
         result.unwrap_or(Ordering::Equal)
     }
+
+    fn sort_key(&self, pod: &QueuedPodInfo) -> Option<[i64; 2]> {
+        let key = self.plugin.call(ExtensionPoint::QueueSort, || self.point.sort_key(pod));
+        key.unwrap_or_default()
+    }
 }
 
 impl PreFilter for Guarded<dyn PreFilter> {

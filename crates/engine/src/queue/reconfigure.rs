@@ -55,7 +55,7 @@ impl Queue {
         pod.flushed_by_timeout = false;
         let uid = self.in_flight.remove(&uid).unwrap_or(uid);
         // The sub-queue is set by the move.
-        let slot = self.pods.insert(Entry { pod, sub_queue: SubQueue::Unschedulable });
+        let slot = self.pods.insert(pod);
         self.slots.insert(uid, slot);
         let cause = &EnqueueCause::ConfigurationChange;
         let step = MoveContext { now, plugins, cause, origin: Origin::Anywhere };

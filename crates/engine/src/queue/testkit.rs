@@ -154,6 +154,11 @@ impl QueuePlugins for FakePlugins {
         if self.is_sort_reversed { order.reverse() } else { order }
     }
 
+    fn sort_key(&self, pod: &QueuedPodInfo) -> Option<[i64; 2]> {
+        let key = self.sort.sort_key(pod)?;
+        Some(if self.is_sort_reversed { key.map(|number| -number) } else { key })
+    }
+
     fn world(&self) -> &World {
         &self.world
     }

@@ -54,6 +54,14 @@ impl PluginTestBench {
         let name = |at: usize| &*pods[at].pod.name;
         for (a, b) in (0..n).flat_map(|a| (0..n).map(move |b| (a, b))) {
             let result = order(a, b);
+            let key = |at: usize| self.points.queue_sort.as_ref()?.sort_key(&pods[at]);
+            if let (Some(a), Some(b)) = (key(a), key(b))
+                && a.cmp(&b) != result
+            {
+                return Err(PluginTestBenchError(format!(
+                    "compare says {result:?} of {a:?} and {b:?}, which sort_key returns"
+                )));
+            }
             if order(b, a) != result.reverse() {
                 return Err(PluginTestBenchError(format!(
                     "comparing {} with {} and the other way round gives no order",
