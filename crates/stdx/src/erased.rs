@@ -3,8 +3,8 @@
 //! serde compiles a type once for each decoder that it is read with, and decoders are large: YAML with a path for errors is some 10 kB for each
 //! struct. Through [`decode_erased`] a type is compiled for one decoder, [`ErasedDecoder`], and each real decoder for one visitor. With
 //! [`decode_with`] a real decoder is not even compiled in each crate that has types.
-//! What is decoded, and all errors, are the same; each value costs a virtual call or two. Nothing can be borrowed from the text, and integers
-//! have at most 64 bits.
+//! What is decoded, and all errors, are the same, but that a structure is never read from a list; each value costs a virtual call or two.
+//! Nothing can be borrowed from the text, and integers have at most 64 bits.
 
 mod error;
 mod for_decoders;

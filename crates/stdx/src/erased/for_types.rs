@@ -3,7 +3,10 @@
 use std::fmt;
 
 use serde::Deserializer;
-use serde::de::{DeserializeSeed, EnumAccess, MapAccess, SeqAccess, VariantAccess, Visitor};
+use serde::de::{
+    DeserializeSeed, EnumAccess, Error as _, Expected, MapAccess, SeqAccess, Unexpected,
+    VariantAccess, Visitor,
+};
 
 use super::{
     Content, Decode, EntryAccess, ErasedError, Found, ItemAccess, Seed, Shape, VariantChoice,
@@ -13,26 +16,50 @@ use super::{
 /// The decoder that types are compiled for.
 pub struct ErasedDecoder<'a, 'de>(pub(super) &'a mut dyn Decode<'de>);
 
+/// What a visitor is compiled for, as bits: which variants of [`Found`]. The rest is an error, as it is by default in serde.
+type Kinds = u8;
+
+/// What serde derives for a structure from a list of its fields, or for a field from its number, is as much code as the rest of the type,
+/// and no text for Loadmaster has either.
+mod kinds {
+    use super::Kinds;
+
+    pub const TEXT: Kinds = 1;
+    pub const SEQ: Kinds = 1 << 1;
+    pub const MAP: Kinds = 1 << 2;
+    pub const ENUM: Kinds = 1 << 3;
+    pub const NEWTYPE: Kinds = 1 << 4;
+    /// `null`, and whether there is a value.
+    pub const OPTION: Kinds = 1 << 5;
+    /// Numbers, `true` and `false`, bytes.
+    pub const SCALAR: Kinds = 1 << 6;
+    pub const ALL: Kinds = Kinds::MAX;
+}
+
 impl<'de> ErasedDecoder<'_, 'de> {
-    fn decode<V: Visitor<'de>>(self, shape: Shape, visitor: V) -> Result<V::Value, ErasedError> {
-        visit(visitor, |slot| self.0.decode(shape, slot))
+    fn decode<const KINDS: Kinds, V: Visitor<'de>>(
+        self,
+        shape: Shape,
+        visitor: V,
+    ) -> Result<V::Value, ErasedError> {
+        visit::<KINDS, V>(visitor, |slot| self.0.decode(shape, slot))
     }
 }
 
 /// Lends the visitor to `decode` and returns its value.
-fn visit<'de, V: Visitor<'de>>(
+fn visit<'de, const KINDS: Kinds, V: Visitor<'de>>(
     visitor: V,
     decode: impl FnOnce(&mut dyn Visit<'de>) -> Result<(), ErasedError>,
 ) -> Result<V::Value, ErasedError> {
-    let mut slot = VisitorSlot { visitor: Some(visitor), value: None };
+    let mut slot = VisitorSlot::<KINDS, V> { visitor: Some(visitor), value: None };
     decode(&mut slot)?;
     slot.value.ok_or_else(nothing_decoded)
 }
 
 macro_rules! methods {
-    ($($method:ident $shape:ident;)*) => {
+    ($($method:ident $shape:ident $kinds:expr;)*) => {
         $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ErasedError> {
-            self.decode(Shape::$shape, visitor)
+            self.decode::<{ $kinds }, V>(Shape::$shape, visitor)
         })*
     };
 }
@@ -41,31 +68,31 @@ impl<'de> Deserializer<'de> for ErasedDecoder<'_, 'de> {
     type Error = ErasedError;
 
     methods! {
-        deserialize_any Any;
-        deserialize_bool Bool;
-        deserialize_i8 I8;
-        deserialize_i16 I16;
-        deserialize_i32 I32;
-        deserialize_i64 I64;
-        deserialize_i128 I128;
-        deserialize_u8 U8;
-        deserialize_u16 U16;
-        deserialize_u32 U32;
-        deserialize_u64 U64;
-        deserialize_u128 U128;
-        deserialize_f32 F32;
-        deserialize_f64 F64;
-        deserialize_char Char;
-        deserialize_str Str;
-        deserialize_string String;
-        deserialize_bytes Bytes;
-        deserialize_byte_buf ByteBuf;
-        deserialize_option Option;
-        deserialize_unit Unit;
-        deserialize_seq Seq;
-        deserialize_map Map;
-        deserialize_identifier Identifier;
-        deserialize_ignored_any IgnoredAny;
+        deserialize_any Any kinds::ALL;
+        deserialize_bool Bool kinds::ALL;
+        deserialize_i8 I8 kinds::ALL;
+        deserialize_i16 I16 kinds::ALL;
+        deserialize_i32 I32 kinds::ALL;
+        deserialize_i64 I64 kinds::ALL;
+        deserialize_i128 I128 kinds::ALL;
+        deserialize_u8 U8 kinds::ALL;
+        deserialize_u16 U16 kinds::ALL;
+        deserialize_u32 U32 kinds::ALL;
+        deserialize_u64 U64 kinds::ALL;
+        deserialize_u128 U128 kinds::ALL;
+        deserialize_f32 F32 kinds::ALL;
+        deserialize_f64 F64 kinds::ALL;
+        deserialize_char Char kinds::ALL;
+        deserialize_str Str kinds::TEXT;
+        deserialize_string String kinds::TEXT;
+        deserialize_bytes Bytes kinds::ALL;
+        deserialize_byte_buf ByteBuf kinds::ALL;
+        deserialize_option Option kinds::OPTION;
+        deserialize_unit Unit kinds::ALL;
+        deserialize_seq Seq kinds::SEQ | kinds::OPTION;
+        deserialize_map Map kinds::MAP | kinds::OPTION;
+        deserialize_identifier Identifier kinds::TEXT;
+        deserialize_ignored_any IgnoredAny kinds::ALL;
     }
 
     fn deserialize_unit_struct<V: Visitor<'de>>(
@@ -73,7 +100,7 @@ impl<'de> Deserializer<'de> for ErasedDecoder<'_, 'de> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, ErasedError> {
-        self.decode(Shape::UnitStruct(name), visitor)
+        self.decode::<{ kinds::ALL }, V>(Shape::UnitStruct(name), visitor)
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
@@ -81,7 +108,7 @@ impl<'de> Deserializer<'de> for ErasedDecoder<'_, 'de> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, ErasedError> {
-        self.decode(Shape::NewtypeStruct(name), visitor)
+        self.decode::<{ kinds::ALL & !kinds::SEQ }, V>(Shape::NewtypeStruct(name), visitor)
     }
 
     fn deserialize_tuple<V: Visitor<'de>>(
@@ -89,7 +116,7 @@ impl<'de> Deserializer<'de> for ErasedDecoder<'_, 'de> {
         len: usize,
         visitor: V,
     ) -> Result<V::Value, ErasedError> {
-        self.decode(Shape::Tuple(len), visitor)
+        self.decode::<{ kinds::SEQ }, V>(Shape::Tuple(len), visitor)
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
@@ -98,7 +125,7 @@ impl<'de> Deserializer<'de> for ErasedDecoder<'_, 'de> {
         len: usize,
         visitor: V,
     ) -> Result<V::Value, ErasedError> {
-        self.decode(Shape::TupleStruct(name, len), visitor)
+        self.decode::<{ kinds::SEQ }, V>(Shape::TupleStruct(name, len), visitor)
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -107,7 +134,7 @@ impl<'de> Deserializer<'de> for ErasedDecoder<'_, 'de> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, ErasedError> {
-        self.decode(Shape::Struct(name, fields), visitor)
+        self.decode::<{ kinds::MAP | kinds::OPTION }, V>(Shape::Struct(name, fields), visitor)
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -116,7 +143,7 @@ impl<'de> Deserializer<'de> for ErasedDecoder<'_, 'de> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, ErasedError> {
-        self.decode(Shape::Enum(name, variants), visitor)
+        self.decode::<{ kinds::ENUM }, V>(Shape::Enum(name, variants), visitor)
     }
 
     fn is_human_readable(&self) -> bool {
@@ -125,29 +152,38 @@ impl<'de> Deserializer<'de> for ErasedDecoder<'_, 'de> {
 }
 
 /// A visitor, then its value.
-struct VisitorSlot<'de, V: Visitor<'de>> {
+struct VisitorSlot<'de, const KINDS: Kinds, V: Visitor<'de>> {
     visitor: Option<V>,
     value: Option<V::Value>,
 }
 
-impl<'de, V: Visitor<'de>> Visit<'de> for VisitorSlot<'de, V> {
+impl<'de, const KINDS: Kinds, V: Visitor<'de>> Visit<'de> for VisitorSlot<'de, KINDS, V> {
     fn visit(&mut self, found: Found<'_, 'de>) -> Result<(), ErasedError> {
         let visitor = self.visitor.take().ok_or_else(used_twice)?;
         let value = match found {
-            Found::Bool(value) => visitor.visit_bool(value),
-            Found::I64(value) => visitor.visit_i64(value),
-            Found::U64(value) => visitor.visit_u64(value),
-            Found::F64(value) => visitor.visit_f64(value),
-            Found::Str(text) => visitor.visit_str(text),
-            Found::String(text) => visitor.visit_string(text),
-            Found::Bytes(bytes) => visitor.visit_bytes(bytes),
-            Found::None => visitor.visit_none(),
-            Found::Some(decoder) => visitor.visit_some(ErasedDecoder(decoder)),
-            Found::Unit => visitor.visit_unit(),
-            Found::Newtype(decoder) => visitor.visit_newtype_struct(ErasedDecoder(decoder)),
-            Found::Seq(items) => visitor.visit_seq(ErasedItems(items)),
-            Found::Map(entries) => visitor.visit_map(ErasedEntries(entries)),
-            Found::Enum(choice) => visitor.visit_enum(ErasedEnum(choice)),
+            Found::Str(text) if KINDS & kinds::TEXT != 0 => visitor.visit_str(text),
+            Found::String(text) if KINDS & kinds::TEXT != 0 => visitor.visit_string(text),
+            Found::Seq(items) if KINDS & kinds::SEQ != 0 => visitor.visit_seq(ErasedItems(items)),
+            Found::Map(entries) if KINDS & kinds::MAP != 0 => {
+                visitor.visit_map(ErasedEntries(entries))
+            }
+            Found::Enum(choice) if KINDS & kinds::ENUM != 0 => {
+                visitor.visit_enum(ErasedEnum(choice))
+            }
+            Found::Newtype(decoder) if KINDS & kinds::NEWTYPE != 0 => {
+                visitor.visit_newtype_struct(ErasedDecoder(decoder))
+            }
+            Found::None if KINDS & kinds::OPTION != 0 => visitor.visit_none(),
+            Found::Some(decoder) if KINDS & kinds::OPTION != 0 => {
+                visitor.visit_some(ErasedDecoder(decoder))
+            }
+            Found::Unit if KINDS & kinds::OPTION != 0 => visitor.visit_unit(),
+            Found::Bool(value) if KINDS & kinds::SCALAR != 0 => visitor.visit_bool(value),
+            Found::I64(value) if KINDS & kinds::SCALAR != 0 => visitor.visit_i64(value),
+            Found::U64(value) if KINDS & kinds::SCALAR != 0 => visitor.visit_u64(value),
+            Found::F64(value) if KINDS & kinds::SCALAR != 0 => visitor.visit_f64(value),
+            Found::Bytes(bytes) if KINDS & kinds::SCALAR != 0 => visitor.visit_bytes(bytes),
+            other => Err(mismatch(&other, &visitor)),
         };
         self.value = Some(value?);
         Ok(())
@@ -159,6 +195,27 @@ impl<'de, V: Visitor<'de>> Visit<'de> for VisitorSlot<'de, V> {
             None => f.write_str("one value"),
         }
     }
+}
+
+/// The error for what is none of a visitor's kinds.
+#[cold]
+fn mismatch(found: &Found<'_, '_>, expected: &dyn Expected) -> ErasedError {
+    let unexpected = match found {
+        Found::Bool(value) => Unexpected::Bool(*value),
+        Found::I64(value) => Unexpected::Signed(*value),
+        Found::U64(value) => Unexpected::Unsigned(*value),
+        Found::F64(value) => Unexpected::Float(*value),
+        Found::Str(text) => Unexpected::Str(text),
+        Found::String(text) => Unexpected::Str(text),
+        Found::Bytes(bytes) => Unexpected::Bytes(bytes),
+        Found::None | Found::Some(_) => Unexpected::Option,
+        Found::Unit => Unexpected::Unit,
+        Found::Newtype(_) => Unexpected::NewtypeStruct,
+        Found::Seq(_) => Unexpected::Seq,
+        Found::Map(_) => Unexpected::Map,
+        Found::Enum(_) => Unexpected::Enum,
+    };
+    ErasedError::invalid_type(unexpected, expected)
 }
 
 /// A seed, then its value.
@@ -268,7 +325,7 @@ impl<'de> VariantAccess<'de> for ErasedEnum<'_, 'de> {
         len: usize,
         visitor: V,
     ) -> Result<V::Value, ErasedError> {
-        visit(visitor, |slot| self.0.content(Content::Tuple(len, slot)))
+        visit::<{ kinds::SEQ }, V>(visitor, |slot| self.0.content(Content::Tuple(len, slot)))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -276,6 +333,6 @@ impl<'de> VariantAccess<'de> for ErasedEnum<'_, 'de> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, ErasedError> {
-        visit(visitor, |slot| self.0.content(Content::Struct(fields, slot)))
+        visit::<{ kinds::MAP }, V>(visitor, |slot| self.0.content(Content::Struct(fields, slot)))
     }
 }
