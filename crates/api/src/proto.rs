@@ -216,7 +216,7 @@ pub enum ProtoError {
     },
 }
 
-/// Kinds that can be decoded from protobuf.
+/// Kinds that are decoded from what an API server sends: protobuf, or JSON if a configuration asks for it.
 pub trait ProtoKind: Sized + sealed::Sealed {
     /// Its `apiVersion`.
     const API_VERSION: &'static str;
@@ -229,6 +229,13 @@ pub trait ProtoKind: Sized + sealed::Sealed {
     ///
     /// When the message is malformed, or a quantity or time in it is.
     fn from_message(raw: &[u8]) -> Result<Self, ProtoError>;
+
+    /// Decodes its JSON. Compiled here, not in each crate that reads JSON.
+    ///
+    /// # Errors
+    ///
+    /// When it is not the JSON of such an object.
+    fn from_json(text: &[u8]) -> serde_json::Result<Self>;
 }
 
 mod sealed {
@@ -250,6 +257,10 @@ macro_rules! kinds {
                     Ok(message) => convert(message),
                     Err(source) => Err(ProtoError::Message { kind: Self::KIND, source }),
                 }
+            }
+
+            fn from_json(text: &[u8]) -> serde_json::Result<$kind> {
+                serde_json::from_slice(text)
             }
         }
     )*};

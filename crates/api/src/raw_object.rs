@@ -1,7 +1,6 @@
 //! The encoded bytes of an object as the API server sent them.
 
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
 
 use crate::proto::{ProtoError, ProtoKind};
 
@@ -52,10 +51,10 @@ impl RawObject {
     /// # Errors
     ///
     /// When the bytes are not an object of the kind asked for.
-    pub fn decode<T: ProtoKind + DeserializeOwned>(&self) -> Result<T, RawObjectError> {
+    pub fn decode<T: ProtoKind>(&self) -> Result<T, RawObjectError> {
         match self.encoding {
             Encoding::Protobuf => Ok(T::from_message(&self.bytes)?),
-            Encoding::Json => serde_json::from_slice(&self.bytes)
+            Encoding::Json => T::from_json(&self.bytes)
                 .map_err(|source| RawObjectError::Json { kind: T::KIND, source }),
         }
     }

@@ -1,7 +1,7 @@
 //! Decodes lists and watch streams, in protobuf and in JSON.
 
 use loadmaster_api::proto::{
-    self, Envelope, ListItems, Object, OtherObject, ProtoError, WatchEvent, WatchFrames,
+    self, Envelope, ListItems, Object, OtherObject, ProtoError, ProtoKind, WatchEvent, WatchFrames,
 };
 use loadmaster_api::{Encoding, ExtraFields, ExtraFieldsByKind, Node, ObjectMeta, Pod, RawObject};
 use loadmaster_stdx::ErrorChain;
@@ -266,7 +266,10 @@ fn proto_object(envelope: &[u8], options: DecodeOptions) -> Result<DecodedObject
 }
 
 fn json_object(kind: Kind, text: &str, options: DecodeOptions) -> Result<DecodedObject, String> {
-    fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    fn read<T: ProtoKind>(text: &str) -> Result<T, String> {
+        T::from_json(text.as_bytes()).map_err(|error| error_text(&error))
+    }
+    fn read_other<T: DeserializeOwned>(text: &str) -> Result<T, String> {
         serde_json::from_str(text).map_err(|error| error_text(&error))
     }
     let extra = |text: &str, parts| {
@@ -290,8 +293,8 @@ fn json_object(kind: Kind, text: &str, options: DecodeOptions) -> Result<Decoded
         Kind::PodDisruptionBudget => Object::PodDisruptionBudget(read(text)?),
         Kind::PriorityClass => Object::PriorityClass(read(text)?),
         Kind::Dynamic(_) => {
-            let Named { metadata } = read(text)?;
-            Object::Other(Box::new(OtherObject { metadata, value: read(text)? }))
+            let Named { metadata } = read_other(text)?;
+            Object::Other(Box::new(OtherObject { metadata, value: read_other(text)? }))
         }
     };
     let raw = options.raw.then(|| RawObject::new(Encoding::Json, text.as_bytes()));
