@@ -35,7 +35,8 @@ impl PodRows {
 
     /// Drops what cancels out, and sorts the rows that are left.
     pub fn compact(&mut self) {
-        self.added.sort_unstable();
+        // The first ones are sorted since the last time, which a stable sort makes use of.
+        self.added.sort();
         self.removed.sort_unstable();
         let mut removed = self.removed.iter().copied().peekable();
         self.added.retain(|row| removed.next_if_eq(row).is_none());
