@@ -11,7 +11,8 @@
 //! A group's members are counted from the events of pods, and from Reserve and Unreserve ([`groups`]). The first member that finds a node
 //! waits at Permit and activates the others. When a member finds none, all that wait are rejected, so that their nodes are free at
 //! once, and the group waits for its backoff. Then the member that found no node is requeued by the events of the plugins that rejected it,
-//! as a pod without a group is, and the next attempt begins with it.
+//! as a pod without a group is, and the next attempt begins with it. A member that fitted on no node then, with no other one in its way, fails no
+//! further attempt for which there are enough others.
 //!
 //! New members are held back at PreEnqueue ([`points`]): attempts that cannot succeed would cost an update of the pod and an Event each.
 
@@ -196,11 +197,17 @@ impl Coscheduling {
         let Some(unschedulable) = unschedulable else {
             return cx.activate_at(until, reserved.iter().chain(&pending).map(|uid| &**uid));
         };
-        // Members that were nominated to nodes in an earlier attempt may have been in the way of this one, and no event will say so.
-        let has_nominated = pending.iter().any(|uid| world.nominated_node(uid).is_some());
-        if is_retried || has_nominated {
+        if is_retried || self.has_nominated(world, cx.states, key) {
             cx.activate_at(until, [&*unschedulable.uid]);
         }
+    }
+
+    /// Whether members in the queue are nominated to nodes since an earlier attempt: they may be in the way of others, and no event will
+    /// say when they are not any more.
+    fn has_nominated(&self, world: &World, states: &PluginStates, key: &GroupKey) -> bool {
+        let pending = self.group(states, key).into_iter();
+        let mut pending = pending.flat_map(|group| group.members_in(Place::Pending));
+        pending.any(|uid| world.nominated_node(uid).is_some())
     }
 
     /// The backoff ends early when as many pods are deleted as the group lacks, unless its length is configured.

@@ -256,6 +256,42 @@ fn two_gangs_without_room_do_not_wake_each_other_for_ever() -> TestResult {
     Ok(())
 }
 
+/// Upstream activates it with each other member that waits, and then rejects that one.
+#[test]
+fn a_member_that_fits_nowhere_does_not_keep_enough_others_from_running() -> TestResult {
+    for (n_broken, n_bound_before) in [(1, 0), (1, 1), (2, 0), (3, 1)] {
+        let mut cluster = cluster(8, 0)?;
+        cluster.upsert_object(&pod_groups(), pod_group("g", 3));
+        for nth in 0..n_bound_before {
+            let name = format!("bound-{nth}");
+            cluster.create_pod(member(&name, "g").set_field("/spec/nodeName", "n7"))?;
+        }
+        let broken = |nth| member(&format!("broken-{nth}"), "g").node_selector("disk", "ssd");
+        (0..n_broken).try_for_each(|nth| cluster.create_pod(broken(nth)))?;
+        (0..4).try_for_each(|nth| cluster.create_pod(member(&format!("g-{nth}"), "g")))?;
+        cluster.advance_time(seconds(120))?;
+        assert_eq!(n_bound(&cluster, "g", 4), 4, "{n_broken} broken, {n_bound_before} bound");
+    }
+    Ok(())
+}
+
+/// The same with a pod that every deleted pod may help, so that it is always tried again.
+#[test]
+fn a_member_that_is_too_large_does_not_keep_enough_others_from_running() -> TestResult {
+    let mut cluster = cluster(5, 0)?;
+    cluster.upsert_object(&pod_groups(), pod_group("g", 3));
+    cluster.create_pod(member("a-large-one", "g").request("cpu", "2"))?;
+    (0..4).try_for_each(|nth| cluster.create_pod(member(&format!("g-{nth}"), "g")))?;
+    for _ in 0..30 {
+        cluster.create_pod(pod("web").set_field("/spec/nodeName", "n4"))?;
+        cluster.advance_time(seconds(2))?;
+        cluster.delete_pod("web");
+        cluster.advance_time(seconds(1))?;
+    }
+    assert_eq!(n_bound(&cluster, "g", 4), 4);
+    Ok(())
+}
+
 /// With upstream the pods wait for an event or for a flush of unschedulablePods after minutes.
 #[test]
 fn pods_that_come_one_by_one_are_bound_when_the_last_one_is_there() -> TestResult {

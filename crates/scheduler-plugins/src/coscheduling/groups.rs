@@ -47,7 +47,9 @@ pub(super) struct Group {
     /// The member that is activated when the backoff is over, although nothing outside of the group may have changed.
     pub retried_member: Option<Box<str>>,
     /// Members that fitted on no node in this attempt.
-    pub tried_in_vain: BTreeSet<Box<str>>,
+    tried_in_vain: BTreeSet<Box<str>>,
+    /// Members that fitted on no node although no other member waited, and that have had none since.
+    fits_nowhere: BTreeSet<Box<str>>,
     /// It has enough members, and not too many of them are gated.
     pub is_complete: bool,
     /// Members pass PreFilter whatever else happens, so that they share their results with other pods.
@@ -139,6 +141,7 @@ impl Group {
         let member = self.members.remove(uid)?;
         self.counts.count(&member, |n| *n -= 1);
         self.tried_in_vain.remove(uid);
+        self.fits_nowhere.remove(uid);
         self.began_with.remove(uid);
         Some(member)
     }
@@ -150,6 +153,7 @@ impl Group {
             member.place = to;
             self.counts.count(member, |n| *n += 1);
             self.tried_in_vain.remove(uid);
+            self.fits_nowhere.remove(uid);
         }
     }
 
@@ -218,9 +222,21 @@ impl Group {
         placed.map(|(uid, _)| &**uid)
     }
 
+    /// A member fits on no node. Returns whether the same is known of it without the other members, so that it says nothing about them.
+    pub fn add_tried_in_vain(&mut self, uid: &str) -> bool {
+        self.tried_in_vain.insert(uid.into());
+        let is_known = self.fits_nowhere.contains(uid);
+        if !self.is_trying && !is_known {
+            self.fits_nowhere.insert(uid.into());
+        }
+        is_known
+    }
+
     /// Whether no more members are missing than can still be tried in this attempt.
     pub fn can_still_succeed(&self, n_missing: usize) -> bool {
-        self.counts.pending.saturating_sub(self.tried_in_vain.len()) >= n_missing
+        let n_left =
+            self.counts.pending.saturating_sub(self.counts.gated + self.tried_in_vain.len());
+        n_left >= n_missing
     }
 
     /// An attempt begins: its first member waits.

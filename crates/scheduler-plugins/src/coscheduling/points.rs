@@ -140,11 +140,17 @@ impl PostFilter for Coscheduling {
         }
         if self.check(cx.world, cx.states, pod).is_ok() {
             let n_missing = n_min - n_placed;
-            let can_still_succeed = self.update(&mut cx, &key, |group| {
-                group.tried_in_vain.insert(pod.uid.clone());
-                group.can_still_succeed(n_missing)
+            let outcome = self.update(&mut cx, &key, |group| {
+                let is_known = group.add_tried_in_vain(&pod.uid);
+                (group.can_still_succeed(n_missing), is_known)
             });
-            if can_still_succeed == Some(true) && self.args.tries_others(n_missing, n_min) {
+            let (can_still_succeed, is_known) = outcome.unwrap_or_default();
+            // A member that can never have a node must not keep the others from theirs.
+            let tries_others = || {
+                self.args.tries_others(n_missing, n_min)
+                    || is_known && !self.has_nominated(cx.world, cx.states, &key)
+            };
+            if can_still_succeed && tries_others() {
                 return without_reason;
             }
             self.fail_attempt(&mut cx, &key, Some(pod), "optimistic rejection in PostFilter");

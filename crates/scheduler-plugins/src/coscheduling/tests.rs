@@ -254,6 +254,34 @@ fn post_filter_fails_the_attempt_unless_others_can_take_the_place() {
 }
 
 #[test]
+fn a_member_that_fits_nowhere_fails_one_attempt() {
+    let mut bench = bench_with_group(json!({}), json!({"minMember": 3}), 5);
+    let post_filter = |bench: &mut PluginTestBench, name: &str| {
+        let result = bench.post_filter(member(name, "g").into(), 0).unwrap();
+        let has_failed = result.contains("gets rejected");
+        bench.advance_time(Duration::from_secs(11));
+        has_failed
+    };
+    assert!(post_filter(&mut bench, "g-4"), "others may not fit either");
+    assert!(!post_filter(&mut bench, "g-4"));
+    let first = reserve(&mut bench, "g-0").0;
+    assert!(!post_filter(&mut bench, "g-4"));
+    assert!(post_filter(&mut bench, "g-3"), "it may fit without the others");
+    // Too few others are left that can be tried.
+    bench.unreserve(first);
+    let gate = json!([{"name": "wait"}]);
+    bench.add_pending_pod(member("g-3", "g").set_field("/spec/schedulingGates", gate)).unwrap();
+    let _first = reserve(&mut bench, "g-0");
+    assert!(!post_filter(&mut bench, "g-4"), "g-1 and g-2 are left");
+    bench.delete_pod("default/g-2");
+    bench.add_pending_pod(member("g-5", "g")).unwrap();
+    let _second = reserve(&mut bench, "g-1");
+    assert!(!post_filter(&mut bench, "g-4"), "g-5 is left");
+    bench.delete_pod("default/g-5");
+    assert!(post_filter(&mut bench, "g-4"), "only a gated pod is left");
+}
+
+#[test]
 fn a_failed_group_backs_off() {
     #[track_caller]
     fn check(args: Value, millis: &[u64]) {

@@ -121,6 +121,11 @@ impl MemberCounts {
         counts
     }
 
+    /// Members that wait for a node.
+    fn pending(self) -> usize {
+        (self.total - self.placed).saturating_sub(self.gated)
+    }
+
     /// Whether members may be scheduled at all.
     fn is_enough(self, n_min: usize) -> bool {
         self.total >= n_min && (self.gated == 0 || self.total - self.gated >= n_min)

@@ -18,10 +18,15 @@ pub(in crate::simulate) struct GangModel {
     complete: BTreeSet<GroupKey>,
     /// Groups that were not complete when a waiting member was rejected in the current call.
     failed: BTreeSet<GroupKey>,
+    /// Members that fitted on no node while no other one held one, and have had none since.
+    fit_nowhere: BTreeSet<Box<str>>,
     /// How often a member began to wait, and how often a group was rejected while members waited.
     pub n_waits: u64,
     pub n_failed: u64,
 }
+
+/// Why PreFilter rejects members without asking whether they fit.
+const NOT_TRIED: [&str; 3] = ["failed recently", "pre-filter pod", "resource gap"];
 
 struct ReservedMember {
     group: GroupKey,
@@ -42,6 +47,7 @@ impl GangModel {
     /// Another engine starts.
     pub fn forget(&mut self) {
         self.members.clear();
+        self.fit_nowhere.clear();
     }
 
     /// The engine is about to be called; the model has what it will receive.
@@ -59,6 +65,7 @@ impl GangModel {
         if is_complete(model, &group) {
             self.complete.insert(group.clone());
         }
+        self.fit_nowhere.remove(uid);
         self.members.insert(uid.into(), ReservedMember { group, state: MemberState::Reserved });
     }
 
@@ -122,16 +129,18 @@ impl GangModel {
         Ok(())
     }
 
-    /// A member fitted on no node in this cycle: unless few members are missing, or it waits for its victims, no other one holds a node.
+    /// A member fitted on no node in this cycle: unless few members are missing, or it waits for its victims, no other one holds a node. Others
+    /// may if it fitted on none before they held theirs, and enough others are pending.
     pub fn check_unschedulable(
-        &self,
+        &mut self,
         model: &ReferenceModel,
         engine: &Engine,
-        uid: &str,
+        (uid, message): (&str, &str),
     ) -> CheckResult {
         let Some(group) = model.pods.get(uid).and_then(group_of) else { return Ok(()) };
         let Some(spec) = spec(model, &group) else { return Ok(()) };
-        let n_missing = spec.n_min.saturating_sub(counts(model, &group).placed);
+        let counts = counts(model, &group);
+        let n_missing = spec.n_min.saturating_sub(counts.placed);
         let is_nominated = engine.world().nominated_node(uid).is_some();
         // As upstream, PostFilter does not run if there is no node at all: the members wait until their timeout.
         if engine.world().nodes().is_empty() {
@@ -144,7 +153,13 @@ impl GangModel {
             member.group == group && matches!(member.state, MemberState::Waiting(_))
         };
         match self.members.iter().find(|(_, member)| is_held(member)) {
-            None => Ok(()),
+            None => {
+                if !NOT_TRIED.iter().any(|why| message.contains(why)) {
+                    self.fit_nowhere.insert(uid.into());
+                }
+                Ok(())
+            }
+            Some(_) if self.fit_nowhere.contains(uid) && counts.pending() > n_missing => Ok(()),
             Some((other, _)) => Err(format!(
                 "pod {other} holds a node although {uid} of the same PodGroup {group} fits on none"
             )),

@@ -55,6 +55,17 @@ pub(in crate::simulate) fn may_be_pending(
             && has_scheduler_name(pod, &profile.scheduler_name)
     });
     let mut candidates: Vec<&Pod> = candidates.collect();
+    // A member that fits on no node, whatever becomes of the others, fails no attempt for which there are enough others.
+    let mut fits = |pod: &&Pod| {
+        let info = world.parse_pod(pod).ok();
+        info.is_some_and(|info| {
+            per_node::evaluate_per_node(profile, world, &mut states.clone(), &info).is_feasible()
+        })
+    };
+    let fitting: Vec<&Pod> = candidates.iter().copied().filter(|pod| fits(pod)).collect();
+    if fitting.len() >= spec.n_min - counts.placed {
+        candidates = fitting;
+    }
     let mut rng = Rng::new(counts.total as u64).split(&key.to_string());
     let may_fail = (0..N_ATTEMPTS).any(|_| {
         shuffle(&mut rng, &mut candidates);

@@ -26,8 +26,8 @@ impl Runner<'_> {
                 Effect::RecordEvent(record)
                     if self.parts.gangs && in_cycle && record.reason == "FailedScheduling" =>
                 {
-                    let uid = &record.regarding.uid;
-                    self.gangs.check_unschedulable(&self.model, &self.engine, uid)?;
+                    let failed = (&*record.regarding.uid, &*record.note);
+                    self.gangs.check_unschedulable(&self.model, &self.engine, failed)?;
                 }
                 Effect::RecordEvent(record)
                     if self.out_of_tree.is_some() && record.reason == "FailedScheduling" =>
