@@ -1,6 +1,7 @@
 //! The result of filtering and scoring all nodes for one pod.
 
 pub(crate) mod changed_rejections;
+pub(crate) mod class_table;
 pub mod filter_runner;
 pub mod incremental;
 pub mod per_node;

@@ -8,8 +8,9 @@ use loadmaster_stdx::Rng;
 
 use crate::decision::Decision;
 use crate::evaluate::PluginRejection;
+use crate::evaluate::class_table::ClassTable;
 use crate::evaluate::filter_runner::{filter_failure, run_each_filter};
-use crate::evaluate::incremental::{ClassTable, Evaluator, RowScores};
+use crate::evaluate::incremental::{Evaluator, RowScores};
 use crate::evaluate::plugin_loops::{PluginLoops, ScoreError};
 use crate::evaluate::row_classes::RowClasses;
 use crate::guard::{self, ExtensionPoint};

@@ -14,7 +14,8 @@ use loadmaster_stdx::Rng;
 
 use crate::combination_id::CombinationId;
 use crate::decision::Decision;
-use crate::evaluate::incremental::{ClassTable, Evaluator, KeyForm};
+use crate::evaluate::class_table::ClassTable;
+use crate::evaluate::incremental::{Evaluator, KeyForm};
 use crate::evaluate::row_results::RowResults;
 use crate::evaluate::score_buckets::{self, TopBucket};
 use crate::row_names::{FeasibleNodes, RowNames};

@@ -14,10 +14,10 @@ use loadmaster_framework::topology_counter::{TopologyCounterId, TopologyCounterS
 use loadmaster_framework::{
     EvaluatorCx, NodeRow, PluginEvaluator, PodInfo, PrepareResult, Rejection, World,
 };
-use loadmaster_stdx::Map;
 use smallvec::SmallVec;
 
 use super::PluginRejection;
+use super::class_table::ClassTable;
 use crate::guard::{self, ExtensionPoint};
 use crate::profile::Profile;
 
@@ -107,104 +107,6 @@ pub(crate) struct Evaluator {
     pub rejected: Option<PluginRejection>,
     /// The total of a node without scores: as upstream, 1 if no plugin scores.
     base: i64,
-}
-
-/// The node classes of one decision, and the score offset of each.
-#[derive(Default)]
-pub(crate) struct ClassTable {
-    keys: Vec<i64>,
-    /// Number of rows per class that passed every row-local filter.
-    pub rows: Vec<u32>,
-    ids: Map<ClassKey, u32>,
-    free: Vec<u32>,
-    /// By class: result of the last [`Evaluator::filter_classes`].
-    pub feasible: Vec<bool>,
-    /// By class: result of the last [`Evaluator::score_classes`].
-    pub offsets: Vec<i64>,
-    scratch: Vec<i64>,
-}
-
-impl ClassTable {
-    pub fn clear(&mut self) {
-        self.keys.clear();
-        self.rows.clear();
-        self.ids.clear();
-        self.free.clear();
-    }
-
-    /// Adds a row to the class with this key; returns the class.
-    pub fn insert_row(&mut self, key: &ClassKey) -> u32 {
-        if let Some(id) = self.ids.get(key) {
-            self.rows[*id as usize] += 1;
-            return *id;
-        }
-        let stride = key.len();
-        let id = match self.free.pop() {
-            Some(id) => {
-                let start = id as usize * stride;
-                self.keys[start..start + stride].copy_from_slice(key);
-                self.rows[id as usize] = 1;
-                id
-            }
-            None => {
-                self.keys.extend_from_slice(key);
-                self.rows.push(1);
-                self.rows.len() as u32 - 1
-            }
-        };
-        self.ids.insert(key.clone(), id);
-        id
-    }
-
-    /// Removes a row from its class; the id of an empty class is reused.
-    pub fn remove_row(&mut self, id: u32, stride: usize) {
-        let rows = &mut self.rows[id as usize];
-        *rows -= 1;
-        if *rows == 0 {
-            let start = id as usize * stride;
-            self.ids.remove(&self.keys[start..start + stride]);
-            self.free.push(id);
-        }
-    }
-
-    /// Makes this a table of the classes of two tables, first those of `shared` without the rows that are left out, then `own`, whose keys
-    /// have one more element.
-    pub fn combine(
-        &mut self,
-        shared: &ClassTable,
-        n_hidden: &[u32],
-        own: &ClassTable,
-        stride: usize,
-    ) {
-        self.keys.clone_from(&shared.keys);
-        for key in own.keys.chunks_exact(stride + 1) {
-            self.keys.extend_from_slice(&key[..stride]);
-        }
-        let hidden = n_hidden.iter().copied().chain(std::iter::repeat(0));
-        self.rows.clear();
-        self.rows.extend(shared.rows.iter().zip(hidden).map(|(rows, hidden)| rows - hidden));
-        self.rows.extend_from_slice(&own.rows);
-    }
-
-    /// Whether a class, if there is one, is feasible.
-    pub fn is_feasible(&self, class: usize) -> bool {
-        self.feasible.get(class).copied().unwrap_or(false)
-    }
-
-    /// Takes over the keys of another table.
-    pub fn copy_keys(&mut self, other: &ClassTable) {
-        self.keys.clone_from(&other.keys);
-    }
-
-    /// Number of class ids, unused ones included.
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    pub fn key(&self, id: u32, stride: usize) -> &[i64] {
-        let start = id as usize * stride;
-        &self.keys[start..start + stride]
-    }
 }
 
 fn may_change(read: TopologyCounterSet, changed: TopologyCounterSet) -> bool {

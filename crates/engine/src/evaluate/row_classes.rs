@@ -7,7 +7,8 @@ use loadmaster_framework::incremental::ClassKey;
 use loadmaster_framework::world::WorldChange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
 
-use super::incremental::{ClassTable, Evaluator, KeyForm};
+use super::class_table::ClassTable;
+use super::incremental::{Evaluator, KeyForm};
 
 /// Stored for a row whose class is not known yet.
 const UNKNOWN: u32 = u32::MAX;

@@ -4,7 +4,7 @@
 use loadmaster_framework::NodeRow;
 use loadmaster_stdx::Rng;
 
-use super::incremental::ClassTable;
+use super::class_table::ClassTable;
 
 /// Where a row is: 8 bytes, because a decision reads this of every changed row, and it is in no cache.
 #[derive(Clone, Copy)]

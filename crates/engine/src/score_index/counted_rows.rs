@@ -10,7 +10,8 @@ use loadmaster_framework::{EvaluatorCx, NodeRow};
 use self::class_rows::ClassRows;
 use self::score_counts::ScoreCounts;
 use super::row_index::{RowIndex, RowMove};
-use crate::evaluate::incremental::{ClassTable, Evaluator, KeyForm};
+use crate::evaluate::class_table::ClassTable;
+use crate::evaluate::incremental::{Evaluator, KeyForm};
 use crate::evaluate::score_buckets::TopBucket;
 
 /// Counted rows by class. They are left out of the shared index's buckets when a node is selected.

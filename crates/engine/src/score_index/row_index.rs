@@ -5,7 +5,8 @@ use loadmaster_framework::topology_counter::TopologyCounterSet;
 use loadmaster_framework::world::WorldChange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
 
-use crate::evaluate::incremental::{ClassTable, Evaluator, KeyForm};
+use crate::evaluate::class_table::ClassTable;
+use crate::evaluate::incremental::{Evaluator, KeyForm};
 use crate::evaluate::row_results::{RowResults, weighted_sum};
 use crate::evaluate::score_buckets::ScoreBuckets;
 use crate::guard::ExtensionPoint;
