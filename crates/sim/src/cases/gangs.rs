@@ -1,5 +1,7 @@
 //! Random cases of Coscheduling: PodGroups and their pods, and what happens to the pods one after the other.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::case_rng::{CaseRng, Fields};
@@ -28,6 +30,14 @@ struct Group {
     min_member: usize,
     /// Full names of its pods that have no node.
     pending: Vec<String>,
+    n_assigned: usize,
+}
+
+impl Group {
+    /// Whether the group needs fewer pods than it has.
+    fn has_spare(&self) -> bool {
+        self.pending.len() + self.n_assigned > self.min_member
+    }
 }
 
 /// A case about Coscheduling.
@@ -148,18 +158,20 @@ fn add_groups(draw: &mut CaseRng, shape: Shape, objects: &mut Vec<Value>) -> Vec
         };
         let n_members = (min_member as i64 + n_more).max(1);
         let is_plain = matches!(shape, Shape::RejectPercentage | Shape::BindFails);
-        let mut group = Group { min_member, pending: Vec::new() };
+        let mut group = Group { min_member, pending: Vec::new(), n_assigned: 0 };
         for nth in 0..n_members {
             let mut pod = pod(draw, &format!("{}{nth}", prefix_of_names(at)), "default", name);
             if !is_plain && shape != Shape::MinResources && draw.percent(8) {
                 pod["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z".into();
                 pod["metadata"]["finalizers"] = json!(["example.com/wait"]);
             }
+            let is_terminating = !pod["metadata"]["deletionTimestamp"].is_null();
             if !is_plain && draw.percent(15) {
                 pod["spec"]["nodeName"] = "n0".into();
+                group.n_assigned += usize::from(!is_terminating);
             } else if !is_plain && draw.percent(8) {
                 pod["spec"]["schedulingGates"] = json!([{"name": "wait"}]);
-            } else if pod["metadata"]["deletionTimestamp"].is_null() {
+            } else if !is_terminating {
                 group.pending.push(full_name(&pod));
             }
             objects.push(pod);
@@ -229,6 +241,29 @@ fn schedule(draw: &mut CaseRng, pod: &str, percent: u64) -> GangStep {
 }
 
 fn steps(draw: &mut CaseRng, shape: Shape, groups: &[Group], backs_off: bool) -> Vec<GangStep> {
+    let mut steps = random_steps(draw, shape, groups, backs_off);
+    groups.iter().filter(|group| group.has_spare()).for_each(|group| fail_once(group, &mut steps));
+    steps
+}
+
+/// Each pod of the group finds no node at most once. Upstream fails the attempt of the group each time, and Loadmaster only the first time if there are
+/// enough other pods, so that the rest of the case would differ. The simulation checks when Loadmaster does.
+fn fail_once(group: &Group, steps: &mut [GangStep]) {
+    let mut failed = BTreeSet::new();
+    for step in steps {
+        let GangStep::Schedule { pod, node, .. } = step else { continue };
+        if node.is_empty() && group.pending.contains(pod) && !failed.insert(pod.clone()) {
+            *node = "n0".to_owned();
+        }
+    }
+}
+
+fn random_steps(
+    draw: &mut CaseRng,
+    shape: Shape,
+    groups: &[Group],
+    backs_off: bool,
+) -> Vec<GangStep> {
     match shape {
         Shape::RejectPercentage => reject_percentage_steps(draw, &groups[0]),
         Shape::BindFails => bind_fails_steps(draw, &groups[0]),
