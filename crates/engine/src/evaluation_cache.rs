@@ -11,8 +11,9 @@ mod shared_by_keys;
 use std::sync::Arc;
 
 use loadmaster_framework::incremental::{EvaluatorKey, PrepareCx, RowDependency};
-use loadmaster_framework::template::SpecId;
+use loadmaster_framework::template::{PodTemplate, SpecId};
 use loadmaster_framework::topology_counter::TopologyCounterId;
+use loadmaster_framework::world::KeyVersion;
 use loadmaster_framework::{EvaluatorCx, Failure, PluginStates, PodInfo, World};
 use loadmaster_stdx::Map;
 use smallvec::SmallVec;
@@ -242,23 +243,14 @@ impl EvaluationCache {
     ) -> Result<(CombinationId, bool), Failure> {
         let version = world.key_version(&pod.template.namespace);
         let is_shared = has_keys_of_template(world, pod);
-        if let Some((known_version, id)) = self.by_template.get(pod.template.id)
-            && is_shared
-            && world.keys_hold(&pod.template, known_version, version)
+        if is_shared
+            && let Some((known_version, id)) = self.known_combination(world, &pod.template, version)
             && let Some(cached) = self.cached.get(&id)
             && cached.is_valid(EvaluatorCx { world, states })
         {
-            if known_version != version {
+            if known_version != Some(version) {
                 self.by_template.insert(pod.template.id, version, id);
             }
-            return Ok((id, false));
-        }
-        if is_shared
-            && let Some(id) = self.by_labels.get(&pod.template, version)
-            && let Some(cached) = self.cached.get(&id)
-            && cached.is_valid(EvaluatorCx { world, states })
-        {
-            self.by_template.insert(pod.template.id, version, id);
             return Ok((id, false));
         }
         let (id, is_new) = self.find_by_keys(profile, world, states, pod).inspect_err(|_| {
@@ -272,6 +264,19 @@ impl EvaluationCache {
             self.by_labels.insert(&pod.template, version, id, label_keys)?;
         }
         Ok((id, is_new))
+    }
+
+    /// The combination of a template's keys in this version, which is the current one, and the version in which it was found for this template.
+    fn known_combination(
+        &self,
+        world: &World,
+        template: &PodTemplate,
+        version: KeyVersion,
+    ) -> Option<(Option<KeyVersion>, CombinationId)> {
+        let of_template = self.by_template.get(template.id);
+        let of_template = of_template.filter(|(then, _)| world.keys_hold(template, *then, version));
+        let of_template = of_template.map(|(then, id)| (Some(then), id));
+        of_template.or_else(|| Some((None, self.by_labels.get(template, version)?)))
     }
 
     fn find_by_keys(

@@ -566,9 +566,8 @@ impl Queue {
         }
         let entry = &mut self.pods[slot];
         entry.sub_queue = SubQueue::Backoff;
-        let has_rejecters = entry.pod.has_rejecters();
-        self.pods.set_sort_key(slot, step.plugins);
-        if has_rejecters {
+        if entry.pod.has_rejecters() {
+            self.pods.set_sort_key(slot, step.plugins);
             self.backoff.push(slot, |a, b| self.pods.first_backoff(step.plugins, a, b));
         } else {
             self.error_backoff.push(slot, |a, b| self.pods.first_error_backoff(a, b));

@@ -47,22 +47,18 @@ type SetObject = fn(world: &mut World, is_changed: bool);
 const OBJECTS: [(&str, SetObject); 5] = [
     ("the Service selects other pods", |world, is_changed| {
         let app = if is_changed { "cache" } else { "web" };
-        set_services(world, &[("web", app)]);
+        set_service(world, app);
     }),
     ("the Service is deleted", |world, is_changed| {
         if is_changed {
-            set_services(world, &[]);
+            world.delete_listed::<Service>(&Str::new("default"), "web");
         }
     }),
     ("the ReplicaSet selects other pods", |world, is_changed| {
         let version = if is_changed { "2" } else { "1" };
         let set = json!({"metadata": {"name": "rs", "namespace": "default"},
             "spec": {"selector": {"matchLabels": {"version": version}}}});
-        world.update_cluster_objects_in(&Str::new("default"), |cluster| {
-            cluster
-                .replica_sets
-                .insert(Str::new("default"), vec![Arc::new(decode::<ReplicaSet>(set))]);
-        });
+        world.upsert_listed(Arc::new(decode::<ReplicaSet>(set)));
     }),
     ("the namespace default belongs to another team", |world, is_changed| {
         set_namespace(world, "default", if is_changed { "two" } else { "one" });
@@ -72,16 +68,10 @@ const OBJECTS: [(&str, SetObject); 5] = [
     }),
 ];
 
-fn set_services(world: &mut World, selectors: &[(&str, &str)]) {
-    let services = selectors.iter().map(|(name, app)| {
-        let metadata = json!({"name": name, "namespace": "default"});
-        Arc::new(decode::<Service>(
-            json!({"metadata": metadata, "spec": {"selector": {"app": app}}}),
-        ))
-    });
-    world.update_cluster_objects_in(&Str::new("default"), |cluster| {
-        cluster.services.insert(Str::new("default"), services.collect());
-    });
+fn set_service(world: &mut World, app: &str) {
+    let service = json!({"metadata": {"name": "web", "namespace": "default"},
+        "spec": {"selector": {"app": app}}});
+    world.upsert_listed(Arc::new(decode::<Service>(service)));
 }
 
 fn set_namespace(world: &mut World, name: &str, team: &str) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use loadmaster_api::Str;
 use loadmaster_framework::api_calls::PluginStepInput;
+use loadmaster_framework::world::KeyVersion;
 use loadmaster_framework::{CycleState, PodInfo};
 
 use super::attempt_failure::{AttemptFailure, UnschedulableAttempt};
@@ -45,7 +46,7 @@ struct DiagnosedState {
     nominations: u64,
     plugin_states: u64,
     /// Version of the objects that keys in the pod's namespace depend on, which plugins also read in their messages.
-    keys: u64,
+    keys: KeyVersion,
 }
 
 impl Engine {
@@ -91,7 +92,7 @@ impl Engine {
             next_change: self.world.next_change_seq(),
             nominations: self.world.nominations_version(),
             plugin_states: profile_scheduler.scheduler.plugin_states().version(),
-            keys: self.world.key_version(&pod.template.namespace).number(),
+            keys: self.world.key_version(&pod.template.namespace),
         };
         let may_share = extended.is_empty()
             && pod.nominated_node_name.is_empty()

@@ -204,20 +204,15 @@ impl Evaluator {
 
     /// The rows that may not have their shared class keys, ascending: those with pods that counters count.
     pub fn counted_rows(&self, world: &World) -> impl Iterator<Item = NodeRow> + use<> {
-        let mut members = vec![0u64; world.nodes().n_rows().div_ceil(64)];
+        let mut is_counted = vec![false; world.nodes().n_rows()];
         let parts = self.parts.iter().filter(|part| part.counts_any(world));
         for row in parts.flat_map(|part| &part.counters).flat_map(|id| world.rows_counted_by(*id)) {
-            if let Some(word) = members.get_mut(row.index() / 64) {
-                *word |= 1 << (row.index() % 64);
+            // A row may be that of a node that was deleted.
+            if let Some(is_counted) = is_counted.get_mut(row.index()) {
+                *is_counted = true;
             }
         }
-        members.into_iter().enumerate().flat_map(|(at, mut word)| {
-            std::iter::from_fn(move || {
-                let bit = (word != 0).then(|| word.trailing_zeros())?;
-                word &= word - 1;
-                Some(NodeRow(at as u32 * 64 + bit))
-            })
-        })
+        (0..).zip(is_counted).filter(|(_, is_counted)| *is_counted).map(|(row, _)| NodeRow(row))
     }
 
     /// Whether results depend on more of a pod than its keys ([`PluginEvaluator::accepts_pod`]).

@@ -87,17 +87,15 @@ impl ByLabels {
             self.clear();
         }
         self.n_entries += 1;
-        let known = self.known.entry(template.shared_id).or_insert_with(|| OfSharedTemplate {
+        let new = || OfSharedTemplate {
             version,
             first: template.id,
             reads: LabelsRead::Unknown,
             combinations: Map::default(),
-        });
+        };
+        let known = self.known.entry(template.shared_id).or_insert_with(new);
         if known.version != version {
-            known.version = version;
-            known.first = template.id;
-            known.reads = LabelsRead::Unknown;
-            known.combinations.clear();
+            *known = new();
         }
         if known.first == template.id {
             return Ok(());

@@ -123,14 +123,11 @@ impl OriginalPod {
         if self.key_is_of_spec && other.template.spec.id() == self.template.spec.id() {
             return Some("the key depends on more than the spec (key_is_of_spec)");
         }
-        let mut read = self.label_keys.iter().flatten();
-        let has_equal_labels =
-            || read.all(|key| other.template.labels.get(key) == self.template.labels.get(key));
-        let is_shared = self.label_keys.is_some()
-            && other.template.shared_id == self.template.shared_id
-            && !other.template.has_ephemeral_volumes()
-            && { has_equal_labels }();
-        is_shared.then_some("the key depends on more labels (label_keys)")
+        let may_share = other.template.shared_id == self.template.shared_id
+            && !other.template.has_ephemeral_volumes();
+        let read = self.label_keys.as_ref().filter(|_| may_share)?;
+        let is_equal = |key: &Str| other.template.labels.get(key) == self.template.labels.get(key);
+        read.iter().all(is_equal).then_some("the key depends on more labels (label_keys)")
     }
 
     /// Whether pods with equal keys may have different results ([`PluginEvaluator::accepts_pod`](crate::PluginEvaluator::accepts_pod)).

@@ -31,6 +31,7 @@ use pod_rows::PodRows;
 pub(super) struct ContributionClassId(u32);
 
 /// All that the contribution of an assigned pod depends on, but whether it is terminating.
+#[derive(PartialEq, Eq)]
 struct ContributionKey {
     namespace: Str,
     /// Only labels that a counter reads.
@@ -47,6 +48,7 @@ fn projected<'a>(labels: &'a Labels, keys: &'a BTreeSet<Str>) -> SmallVec<[(&'a 
 }
 
 /// The same, borrowed from a template.
+#[derive(Hash)]
 struct ContributionKeyRef<'a> {
     namespace: &'a Str,
     labels: SmallVec<[(&'a Str, &'a Str); 4]>,
@@ -64,14 +66,6 @@ impl ContributionKeyRef<'_> {
     }
 }
 
-impl Hash for ContributionKeyRef<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.namespace.hash(state);
-        self.labels.hash(state);
-        self.terms.hash(state);
-    }
-}
-
 impl Equivalent<Arc<ContributionKey>> for ContributionKeyRef<'_> {
     fn equivalent(&self, key: &Arc<ContributionKey>) -> bool {
         *self.namespace == key.namespace
@@ -86,15 +80,6 @@ impl ContributionKey {
         ContributionKeyRef { namespace: &self.namespace, labels, terms: &self.terms }
     }
 }
-
-impl PartialEq for ContributionKey {
-    fn eq(&self, other: &Self) -> bool {
-        (&self.namespace, &self.labels, &self.terms)
-            == (&other.namespace, &other.labels, &other.terms)
-    }
-}
-
-impl Eq for ContributionKey {}
 
 /// As the borrowed form.
 impl Hash for ContributionKey {

@@ -73,17 +73,7 @@ impl World {
         }
     }
 
-    /// Changes objects of a namespace that the keys of its pods are resolved from: services and controllers.
-    pub fn update_cluster_objects_in(
-        &mut self,
-        namespace: &Str,
-        change: impl FnOnce(&mut ClusterObjects),
-    ) {
-        change(&mut self.cluster);
-        self.invalidate_keys(namespace);
-    }
-
-    /// The same for objects of several namespaces.
+    /// Changes objects that keys of pods are resolved from, in whatever namespaces: all keys are computed again.
     pub fn update_cluster_objects(&mut self, change: impl FnOnce(&mut ClusterObjects)) {
         change(&mut self.cluster);
         self.versions.change_all();
