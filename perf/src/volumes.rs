@@ -180,19 +180,7 @@ impl Bench {
         for at in 0..domains {
             self.set_capacity(at, 1_000_000)?;
         }
-        for (resource, group) in [
-            ("persistentvolumes", ""),
-            ("persistentvolumeclaims", ""),
-            ("storageclasses", "storage.k8s.io"),
-            ("csinodes", "storage.k8s.io"),
-            ("csidrivers", "storage.k8s.io"),
-            ("csistoragecapacities", "storage.k8s.io"),
-            ("volumeattachments", "storage.k8s.io"),
-        ] {
-            let (group, resource) = (Str::new(group), Str::new(resource));
-            self.apply(EngineEvent::Synced { group, resource, has_synced: true })?;
-        }
-        Ok(())
+        self.sync_watched_kinds()
     }
 
     fn topology_key(&self) -> &'static str {

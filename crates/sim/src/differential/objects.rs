@@ -8,7 +8,7 @@ use loadmaster_api::{
 };
 use loadmaster_framework::World;
 use loadmaster_framework::cluster_objects::{ClusterObjects, ListedObject};
-use loadmaster_stdx::{Map, Rng, decode_erased};
+use loadmaster_stdx::{Rng, decode_erased};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -107,66 +107,49 @@ pub(super) enum ObjectChange {
     Delete,
 }
 
+/// Where an object is changed.
+enum Target<'a> {
+    /// A world, as the engine does: what does not depend on the object holds.
+    World(&'a mut World),
+    /// The lists alone.
+    Lists(&'a mut ClusterObjects),
+}
+
 impl ObjectChange {
     /// Changes the list with the object.
     pub fn apply(self, objects: &mut ClusterObjects, object: &Value) {
-        match object["kind"].as_str() {
-            Some("Service") => {
-                self.replace(&mut objects.services, object, |it| &it.metadata.name);
-            }
-            Some("ReplicaSet") => {
-                self.replace(&mut objects.replica_sets, object, |it| &it.metadata.name);
-            }
-            Some("StatefulSet") => {
-                self.replace(&mut objects.stateful_sets, object, |it| &it.metadata.name);
-            }
-            Some("ReplicationController") => {
-                self.replace(&mut objects.replication_controllers, object, |it| &it.metadata.name);
-            }
-            _ => {}
-        }
+        self.apply_to(Target::Lists(objects), object);
     }
 
     /// Changes the object in a world as the engine does, where what does not depend on it holds.
     pub fn apply_to_world(self, world: &mut World, object: &Value) {
+        self.apply_to(Target::World(world), object);
+    }
+
+    fn apply_to(self, target: Target<'_>, object: &Value) {
         match object["kind"].as_str() {
-            Some("Service") => self.change_listed::<Service>(world, object),
-            Some("ReplicaSet") => self.change_listed::<ReplicaSet>(world, object),
-            Some("StatefulSet") => self.change_listed::<StatefulSet>(world, object),
+            Some("Service") => self.apply_listed::<Service>(target, object),
+            Some("ReplicaSet") => self.apply_listed::<ReplicaSet>(target, object),
+            Some("StatefulSet") => self.apply_listed::<StatefulSet>(target, object),
             Some("ReplicationController") => {
-                self.change_listed::<ReplicationController>(world, object);
+                self.apply_listed::<ReplicationController>(target, object);
             }
             _ => {}
         }
     }
 
-    fn change_listed<T: ListedObject + DeserializeOwned>(self, world: &mut World, object: &Value) {
+    fn apply_listed<T: ListedObject + DeserializeOwned>(self, target: Target<'_>, object: &Value) {
         let text = |at: &str| object["metadata"][at].as_str().unwrap_or_default();
-        match self {
-            ObjectChange::Upsert => {
-                if let Some(new) = decode::<T>(object.clone()) {
-                    world.upsert_listed(Arc::new(new));
-                }
+        let (namespace, name) = (Str::new(text("namespace")), text("name"));
+        let new = (self == ObjectChange::Upsert).then(|| decode::<T>(object.clone())).flatten();
+        match (target, new.map(Arc::new)) {
+            (Target::World(world), Some(new)) => world.upsert_listed(new),
+            (Target::World(world), None) => world.delete_listed::<T>(&namespace, name),
+            (Target::Lists(objects), new) => {
+                let list = T::list_mut(objects).entry(namespace).or_default();
+                list.retain(|known| *known.metadata().name != *name);
+                list.extend(new);
             }
-            ObjectChange::Delete => {
-                world.delete_listed::<T>(&Str::new(text("namespace")), text("name"));
-            }
-        }
-    }
-
-    fn replace<T: DeserializeOwned>(
-        self,
-        by_namespace: &mut Map<Str, Vec<Arc<T>>>,
-        object: &Value,
-        name_of: fn(&T) -> &str,
-    ) {
-        let text = |at: &str| object["metadata"][at].as_str().unwrap_or_default();
-        let list = by_namespace.entry(Str::new(text("namespace"))).or_default();
-        list.retain(|known| name_of(known) != text("name"));
-        if self == ObjectChange::Upsert
-            && let Some(new) = decode(object.clone())
-        {
-            list.push(Arc::new(new));
         }
     }
 }
