@@ -5,7 +5,7 @@
 mod kubeconfig;
 mod proxy;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -359,7 +359,7 @@ fn load_config(options: &ClusterOptions) -> Result<Config, ConnectError> {
     let mut file = None;
     let mut config = match (kubeconfig, master) {
         (Some(path), _) => {
-            let read = Kubeconfig::read_from(path).map_err(|error| file_error(error, path))?;
+            let read = kubeconfig::read_file(path)?;
             let config = config_of_context(read.clone(), context.clone())?;
             file = Some(read);
             config
@@ -412,28 +412,7 @@ fn in_cluster_config(no_kubeconfig: &str, flags: &str) -> Result<Config, Connect
 
 /// An error of kube-rs without the lines of the file that it repeats: they may hold a token or a key.
 fn kubeconfig_error(error: KubeconfigError) -> ConnectError {
-    let text = match &error {
-        KubeconfigError::ReadConfig(error, path) => {
-            format!("failed to read kubeconfig {}: {error}", path.display())
-        }
-        KubeconfigError::Parse(error) => {
-            format!("failed to parse kubeconfig YAML: {}", error.without_snippet())
-        }
-        error => error.to_string(),
-    };
-    ConnectError::Config { text }
-}
-
-/// The error of a kubeconfig file, with its path.
-fn file_error(error: KubeconfigError, path: &Path) -> ConnectError {
-    match &error {
-        KubeconfigError::Parse(parse) => {
-            let (path, error) = (path.display(), parse.without_snippet());
-            let text = format!("failed to parse kubeconfig YAML of {path}: {error}");
-            ConnectError::Config { text }
-        }
-        _ => kubeconfig_error(error),
-    }
+    ConnectError::Config { text: error.to_string() }
 }
 
 fn master_url(master: &str) -> Result<http::Uri, ConnectError> {

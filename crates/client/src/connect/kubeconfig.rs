@@ -1,14 +1,17 @@
 //! Finds a cluster as kubectl does: a kubeconfig file, the files of `$KUBECONFIG` together, `~/.kube/config`, or the service account.
 
-use std::io;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use kube::Config;
 use kube::config::{Kubeconfig, KubeconfigError};
+use loadmaster_api::document::Document;
+use loadmaster_stdx::ErrorChain;
 
-use super::{
-    ConnectError, config_of_context, file_error, in_cluster_config, kubeconfig_error, proxy_url,
-};
+use super::{ConnectError, config_of_context, in_cluster_config, kubeconfig_error, proxy_url};
+
+/// Size of the largest kubeconfig that is read.
+const BYTES_MAX: u64 = 16 << 20;
 
 /// Selects a kubeconfig and a context.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +27,7 @@ impl KubeconfigSource {
     pub(super) fn load(&self) -> Result<Config, ConnectError> {
         let KubeconfigSource { kubeconfig, context } = self;
         let read = match kubeconfig {
-            Some(path) => Kubeconfig::read_from(path).map_err(|error| file_error(error, path)),
+            Some(path) => read_file(path),
             None => read_default(),
         };
         let (config, file) = match read {
@@ -54,7 +57,57 @@ fn read_default() -> Result<Kubeconfig, ConnectError> {
     let paths = std::env::split_paths(&variable).filter(|path| !path.as_os_str().is_empty());
     match merge_files(paths) {
         Some(merged) => merged,
-        None => Kubeconfig::read().map_err(kubeconfig_error),
+        None => match std::env::home_dir() {
+            Some(home) => read_file(&home.join(".kube").join("config")),
+            None => Err(kubeconfig_error(KubeconfigError::FindPath)),
+        },
+    }
+}
+
+/// Reads a kubeconfig: its documents together, with paths from its folder on. Errors do not show what stands in it.
+///
+/// kube-rs can do the same, but compiles each type for another decoder.
+pub(super) fn read_file(path: &Path) -> Result<Kubeconfig, ConnectError> {
+    let name = path.display().to_string();
+    let unreadable = |why: String| ConnectError::Config {
+        text: format!("failed to read kubeconfig {name}: {why}"),
+    };
+    let file = File::open(path).map_err(|error| unreadable(error.to_string()))?;
+    let document = Document::from_reader(&name, file, Some(BYTES_MAX))
+        .map_err(|error| unreadable(ErrorChain(&error).to_string()))?;
+    let parts = document.decode_all::<Kubeconfig>().map_err(|mut error| {
+        // What was found may be a token.
+        error.text.truncate(error.text.find(", found ").unwrap_or(error.text.len()));
+        ConnectError::Config { text: format!("failed to parse kubeconfig YAML of {error}") }
+    })?;
+    let mut merged = Kubeconfig::default();
+    for mut part in parts {
+        resolve_paths(&mut part, path.parent().unwrap_or(Path::new("")));
+        merged = merged.merge(part).map_err(kubeconfig_error)?;
+    }
+    Ok(merged)
+}
+
+/// As client-go, makes relative paths in a kubeconfig relative to its folder; a command only if it is a path.
+fn resolve_paths(file: &mut Kubeconfig, folder: &Path) {
+    let resolve = |path: &mut Option<String>| {
+        if let Some(given) = path.as_mut().filter(|given| !given.is_empty()) {
+            *given = folder.join(&*given).to_string_lossy().into_owned();
+        }
+    };
+    for cluster in file.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+        resolve(&mut cluster.certificate_authority);
+    }
+    for user in file.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+        resolve(&mut user.client_certificate);
+        resolve(&mut user.client_key);
+        resolve(&mut user.token_file);
+        let command = user.exec.as_mut().map(|exec| &mut exec.command);
+        if let Some(command) = command
+            && command.as_ref().is_some_and(|it| it.contains(std::path::MAIN_SEPARATOR))
+        {
+            resolve(command);
+        }
     }
 }
 
@@ -70,7 +123,7 @@ fn merge_files(
     let (mut merged, mut missing) = (None::<Kubeconfig>, None);
     for path in paths {
         let path = path.as_ref();
-        match Kubeconfig::read_from(path) {
+        match read_file(path) {
             Ok(mut file) => {
                 // To kubectl an empty name is none, so that a later file may set it.
                 file.current_context = file.current_context.filter(|name| !name.is_empty());
@@ -82,13 +135,10 @@ fn merge_files(
                     },
                 };
             }
-            Err(KubeconfigError::ReadConfig(error, path))
-                if error.kind() == io::ErrorKind::NotFound =>
-            {
-                let error = KubeconfigError::ReadConfig(error, path);
-                missing = missing.or(Some(kubeconfig_error(error)));
+            Err(error) if matches!(path.try_exists(), Ok(false)) => {
+                missing = missing.or(Some(error));
             }
-            Err(error) => return Some(Err(file_error(error, path))),
+            Err(error) => return Some(Err(error)),
         }
     }
     merged.map(Ok).or(missing.map(Err))
@@ -136,5 +186,29 @@ mod tests {
         check(&["none", "gone"], Some("error"));
         check(&["c", "bad"], Some("error"));
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_folder_of_the_kubeconfig() {
+        let mut file: Kubeconfig = serde_json::from_value(serde_json::json!({
+            "clusters": [{"name": "c", "cluster": {"certificate-authority": "ca.crt"}}],
+            "users": [
+                {"name": "a", "user": {"client-certificate": "/etc/a.crt", "client-key": "keys/a.key", "tokenFile": ""}},
+                {"name": "b", "user": {"exec": {"command": "bin/login"}}},
+                {"name": "d", "user": {"exec": {"command": "aws"}}},
+            ],
+        }))
+        .unwrap();
+        resolve_paths(&mut file, Path::new("/home/me"));
+        let cluster = file.clusters[0].cluster.as_ref().unwrap();
+        assert_eq!(cluster.certificate_authority.as_deref(), Some("/home/me/ca.crt"));
+        let users: Vec<_> =
+            file.auth_infos.iter().filter_map(|named| named.auth_info.as_ref()).collect();
+        assert_eq!(users[0].client_certificate.as_deref(), Some("/etc/a.crt"));
+        assert_eq!(users[0].client_key.as_deref(), Some("/home/me/keys/a.key"));
+        assert_eq!(users[0].token_file.as_deref(), Some(""));
+        let command =
+            |nth: usize| users[nth].exec.as_ref().and_then(|exec| exec.command.as_deref());
+        assert_eq!((command(1), command(2)), (Some("/home/me/bin/login"), Some("aws")));
     }
 }
