@@ -15,10 +15,11 @@ mod value;
 
 use std::fmt;
 use std::io::{self, Read};
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use loadmaster_stdx::{ErasedSeed, decode_with};
-use serde::de::{DeserializeOwned, DeserializeSeed};
+use serde::de::{DeserializeOwned, DeserializeSeed, Error as _};
 use serde_path_to_error::Track;
 
 pub(crate) use locate::Cursor;
@@ -542,6 +543,23 @@ fn format_of(text: &str) -> DocumentFormat {
         return DocumentFormat::Yaml;
     }
     DocumentFormat::Json
+}
+
+/// Decodes one YAML document as `serde_saphyr::from_str` does, with a decoder that is compiled here: for texts that have no file.
+///
+/// # Errors
+///
+/// Those of `serde_saphyr`.
+pub fn from_yaml<T: DeserializeOwned>(text: &str) -> Result<T, serde_saphyr::Error> {
+    let decoded = decode_with(PhantomData, |seed| from_yaml_erased(text, seed))?;
+    decoded.ok_or_else(|| serde_saphyr::Error::custom("nothing was decoded"))
+}
+
+fn from_yaml_erased<'de>(
+    text: &'de str,
+    seed: ErasedSeed<'_, 'de>,
+) -> Result<(), serde_saphyr::Error> {
+    serde_saphyr::with_deserializer_from_str(text, |decoder| seed.deserialize(decoder))
 }
 
 fn yaml_options() -> serde_saphyr::Options {

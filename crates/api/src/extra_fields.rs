@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use loadmaster_stdx::CollectByInsertion as _;
 use prost::Message;
 use serde::Deserialize;
 use serde_json::Value;
@@ -112,7 +113,8 @@ impl ExtraFields {
         let annotations = annotations.into_iter().flatten();
         let pairs = annotations
             .filter_map(|(key, value)| Some((key.as_str().into(), value.as_str()?.into())));
-        let mut extra = ExtraFields { annotations: pairs.collect(), object: Value::Null };
+        let mut extra =
+            ExtraFields { annotations: pairs.collect_by_insertion(), object: Value::Null };
         if parts.object {
             extra.object = whole(value.clone());
         }
@@ -139,8 +141,9 @@ fn of_json(bytes: &[u8], parts: ExtraFieldSelection) -> Result<ExtraFields, serd
         #[serde(deserialize_with = "nullable")]
         annotations: BTreeMap<Box<str>, Box<str>>,
     }
-    let Object { metadata: Metadata { annotations } } = serde_json::from_slice(bytes)?;
-    let object = if parts.object { whole(serde_json::from_slice(bytes)?) } else { Value::Null };
+    let Object { metadata: Metadata { annotations } } = loadmaster_stdx::json::from_slice(bytes)?;
+    let object =
+        if parts.object { whole(loadmaster_stdx::json::from_slice(bytes)?) } else { Value::Null };
     Ok(ExtraFields { annotations, object })
 }
 
@@ -159,7 +162,8 @@ fn of_message(bytes: &[u8]) -> Result<ExtraFields, ProtoError> {
     let object =
         Object::decode(bytes).map_err(|source| ProtoError::Message { kind: "object", source })?;
     let annotations = object.metadata.unwrap_or_default().annotations.into_iter();
-    let annotations = annotations.map(|(key, value)| (key.into(), value.into())).collect();
+    let annotations =
+        annotations.map(|(key, value)| (key.into(), value.into())).collect_by_insertion();
     Ok(ExtraFields { annotations, object: Value::Null })
 }
 

@@ -260,7 +260,7 @@ macro_rules! kinds {
             }
 
             fn from_json(text: &[u8]) -> serde_json::Result<$kind> {
-                serde_json::from_slice(text)
+                loadmaster_stdx::json::from_slice(text)
             }
         }
     )*};

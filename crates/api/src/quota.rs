@@ -13,6 +13,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use loadmaster_stdx::CollectByInsertion as _;
 use serde_json::Value;
 
 pub use self::pod::{missing_quota_resources, pod_requests, sum_over_containers};
@@ -26,7 +27,7 @@ pub type ResourceAmounts = BTreeMap<String, Quantity>;
 pub fn parse_resource_amounts(list: &Value) -> ResourceAmounts {
     let members = list.as_object().into_iter().flatten();
     let amount = |value: &Value| Quantity::parse(value.as_str()?).ok();
-    members.filter_map(|(name, value)| Some((name.clone(), amount(value)?))).collect()
+    members.filter_map(|(name, value)| Some((name.clone(), amount(value)?))).collect_by_insertion()
 }
 
 /// Adds amounts.

@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use loadmaster_stdx::{Erased, Rng};
+use loadmaster_api::document::from_yaml;
+use loadmaster_stdx::Rng;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -177,7 +178,7 @@ impl Faults {
     ///
     /// When it is not one.
     pub fn from_yaml(text: &str) -> Result<Faults, FaultsError> {
-        let Erased::<Faults>(faults) = serde_saphyr::from_str(text).map_err(FaultsError::Yaml)?;
+        let faults: Faults = from_yaml(text).map_err(FaultsError::Yaml)?;
         faults.validated()
     }
 

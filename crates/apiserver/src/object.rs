@@ -95,7 +95,7 @@ pub fn draft(kind: &Kind, value: &Value) -> Result<Draft, ApiError> {
 ///
 /// When the stored bytes are damaged.
 pub fn parsed(object: &Object) -> Result<Value, ApiError> {
-    serde_json::from_slice(&object.json())
+    loadmaster_stdx::json::from_slice(&object.json())
         .map_err(|error| ApiError::internal(&format!("decoding {}: {error}", object.key())))
 }
 

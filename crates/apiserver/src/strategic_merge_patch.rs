@@ -1,6 +1,8 @@
 //! Strategic merge patch: lists are merged by their merge key, which comes from the table of types, with the
 //! directives `$patch`, `$retainKeys`, `$deleteFromPrimitiveList` and `$setElementOrder`.
 
+use loadmaster_stdx::CollectByInsertion as _;
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::{Map, Value};
 
 use crate::schema::{PatchStrategy, Schema, Shape, TypeId};
@@ -46,7 +48,9 @@ fn merge_members(
         None | Some("merge") => {}
         Some("replace") => {
             let plain = patch.iter().filter(|(name, _)| *name != PATCH);
-            return Ok(plain.map(|(name, value)| (name.clone(), value.clone())).collect());
+            return Ok(plain
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect_by_insertion());
         }
         Some("delete") => return Ok(Map::new()),
         Some(other) => return Err(Problem::UnknownDirective(other.to_owned())),
@@ -198,7 +202,7 @@ fn in_order(
     let place = |list: &[Value], entry: &Value| list.iter().position(|it| same(it, entry));
     let (mut ordered, others): (Vec<Value>, Vec<Value>) =
         merged.into_iter().partition(|entry| place(order, entry).is_some());
-    ordered.sort_by_key(|entry| place(order, entry));
+    ordered.sort_compactly_by_key(|entry| place(order, entry));
     let mut result = Vec::with_capacity(ordered.len() + others.len());
     let mut others = others.into_iter().peekable();
     for entry in ordered {

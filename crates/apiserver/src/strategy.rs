@@ -2,6 +2,7 @@
 //! reset.
 
 use loadmaster_api::Quantity;
+use loadmaster_stdx::CollectByInsertion as _;
 use serde_json::{Map, Value, json};
 
 use crate::custom_resource::{definition, strategy};
@@ -263,7 +264,10 @@ fn copy(from: &Value, to: &mut Map<String, Value>, field: &str) {
 fn wanted_differs(old: &Value, new: &Value) -> bool {
     let wanted = |value: &Value| -> Map<String, Value> {
         let members = value.as_object().cloned().unwrap_or_default();
-        members.into_iter().filter(|(name, _)| name != "metadata" && name != "status").collect()
+        members
+            .into_iter()
+            .filter(|(name, _)| name != "metadata" && name != "status")
+            .collect_by_insertion()
     };
     wanted(old) != wanted(new)
 }

@@ -307,7 +307,8 @@ async fn collect(
 
 /// Whether the bytes begin with a complete JSON value. What follows it is ignored, even the error with which the body ended.
 fn contains_json_value(read: &[u8]) -> bool {
-    let mut values = serde_json::Deserializer::from_slice(read).into_iter::<IgnoredAny>();
+    let text = read.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
     matches!(values.next(), Some(Ok(_)))
 }
 

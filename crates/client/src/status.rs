@@ -76,7 +76,7 @@ pub(crate) fn decode_json_status(body: &[u8]) -> Option<Status> {
         retry_after_seconds: i32,
     }
     let wire: Wire =
-        serde_json::from_slice(body).ok().filter(|wire: &Wire| wire.kind == "Status")?;
+        loadmaster_stdx::json::from_slice(body).ok().filter(|wire: &Wire| wire.kind == "Status")?;
     let retry_after_seconds = wire.details.map_or(0, |details| details.retry_after_seconds);
     let Wire { code, reason, message, .. } = wire;
     Some(Status { code, reason, message, retry_after_seconds })

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use loadmaster_api::document::{Document, DocumentFormat};
 use loadmaster_framework::Registry;
+use loadmaster_stdx::CollectByInsertion as _;
 use serde_json::{Map, Value, json};
 
 use crate::annotated::{comment, take_comments};
@@ -54,7 +55,7 @@ pub fn convert_configuration(
     }
     let comments = take_comments(&mut value);
     let mut comments: BTreeMap<String, String> =
-        comments.into_iter().map(|(path, text)| (path.to_string(), text)).collect();
+        comments.into_iter().map(|(path, text)| (path.to_string(), text)).collect_by_insertion();
     if let Value::Object(object) = &mut value {
         object.insert("apiVersion".to_owned(), API_VERSION.into());
         object.insert("kind".to_owned(), KIND.into());

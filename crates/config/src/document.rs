@@ -2,6 +2,7 @@
 
 use loadmaster_api::document::{Document, FieldPath, LocatedError, reword_decode_error};
 use loadmaster_framework::FieldError;
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::Value;
 
 /// Decodes the only object of the document.
@@ -17,6 +18,6 @@ pub(crate) fn locate(document: &Document, errors: Vec<FieldError>) -> Vec<Locate
         document.error_at(path, reword_decode_error(&error.text))
     };
     let mut located: Vec<LocatedError> = errors.into_iter().map(locate).collect();
-    located.sort_by_key(|error| (error.line, error.column));
+    located.sort_compactly_by_key(|error| (error.line, error.column));
     located
 }

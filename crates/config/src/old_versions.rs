@@ -8,6 +8,7 @@ mod default_plugins;
 mod plugin_sets;
 
 use loadmaster_framework::{FieldError, Registry};
+use loadmaster_stdx::CollectByInsertion as _;
 use serde_json::{Map, Value, json};
 
 use crate::annotated::comment_on;
@@ -136,7 +137,7 @@ impl Converter<'_> {
             let of_profile: Map<String, Value> = PROFILE_FIELDS
                 .iter()
                 .filter_map(|field| Some(((*field).to_owned(), old.remove(*field)?)))
-                .collect();
+                .collect_by_insertion();
             self.check_no_plugins(&of_profile, has_policy);
             vec![Value::Object(of_profile)]
         } else {

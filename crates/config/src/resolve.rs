@@ -15,6 +15,8 @@ use crate::in_tree_plugins;
 use crate::unsupported;
 use crate::v1::{Extender, PluginSet, SchedulerConfiguration, SchedulerProfile};
 use crate::volume_limits;
+use loadmaster_stdx::CollectByInsertion as _;
+use loadmaster_stdx::SortCompactly as _;
 use loadmaster_stdx::did_you_mean;
 
 /// The plugin that ignores resources managed by extenders.
@@ -137,7 +139,7 @@ impl Resolver<'_> {
         }
         let points_of = |it: &BuiltPlugin| ExtensionPointSet::implemented_by(&it.points);
         let implemented: BTreeMap<&str, ExtensionPointSet> =
-            built.as_slice().iter().map(|it| (it.name, points_of(it))).collect();
+            built.as_slice().iter().map(|it| (it.name, points_of(it))).collect_by_insertion();
         // An in-tree plugin has upstream's extension points, and those that the plugin of that name has
         // registered for.
         let implements = |name: &str| match (
@@ -231,7 +233,7 @@ impl Resolver<'_> {
             plugins.map(|plugin| (plugin, args.get(plugin.name).unwrap_or(&Value::Null)));
         BuiltPlugins::build(&profile.scheduler_name, with_args, self.features).map_err(
             |mut errors| {
-                errors.sort_by_key(|(name, _)| position(name));
+                errors.sort_compactly_by_key(|(name, _)| position(name));
                 let located = errors.into_iter().map(|(name, error)| {
                     let configured = profile.plugin_config.iter().position(|it| it.name == name);
                     let path = match configured {
@@ -313,5 +315,5 @@ pub(crate) fn trim_args(profile: &mut SchedulerProfile, registry: &Registry) {
             || unsupported::is_unimplemented(&config.name, registry);
         is_known && enabled.contains(&config.name) && !config.args.is_null()
     });
-    profile.plugin_config.sort_by(|a, b| a.name.cmp(&b.name));
+    profile.plugin_config.sort_compactly_by(|a, b| a.name.cmp(&b.name));
 }

@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use loadmaster_api::quota::{ResourceAmounts, add_resource_amounts, pod_requests};
 use loadmaster_api::{Quantity, ResourceList};
 use loadmaster_scheduler_plugins::elastic_quota::{ElasticQuotaSpec, ElasticQuotaStatus};
+use loadmaster_stdx::CollectByInsertion as _;
 use serde_json::{Map, Value, json};
 
 use crate::cache::Cache;
@@ -116,7 +117,8 @@ impl ElasticQuotaController {
         let spec = quota.spec.iter();
         let lists = spec.flat_map(|spec| [&spec.min, &spec.max]).flatten();
         let names = lists.flat_map(|list| list.iter().map(|(name, _)| name.to_string()));
-        let mut used: ResourceAmounts = names.map(|name| (name, Quantity::ZERO)).collect();
+        let mut used: ResourceAmounts =
+            names.map(|name| (name, Quantity::ZERO)).collect_by_insertion();
         let mut known = self.running.remove(namespace).unwrap_or_default();
         let mut running = BTreeMap::new();
         let pods = cache.store::<Pod>().in_namespace(namespace);

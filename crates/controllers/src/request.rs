@@ -219,7 +219,7 @@ impl ControllerRequest {
     /// without object.
     pub fn parse_success_body(&self, body: &[u8]) -> ControllerResponse {
         let kind = self.kind();
-        let value = serde_json::from_slice::<Value>(body).unwrap_or_default();
+        let value = loadmaster_stdx::json::from_slice::<Value>(body).unwrap_or_default();
         if let ControllerRequest::Count { .. } = self {
             let Some(items) = value["items"].as_array() else {
                 return ControllerResponse::NoResponse {

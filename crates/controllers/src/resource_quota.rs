@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::{ResourceQuota, ResourceQuotaStatus};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use loadmaster_api::Quantity;
 use loadmaster_api::quota::{QuotaResource, ResourceAmounts, add_resource_amounts};
+use loadmaster_stdx::CollectByInsertion as _;
 
 use crate::cache::Cache;
 use crate::controller::{Controller, ObjectChange, ReconcileResult};
@@ -127,11 +128,16 @@ fn hard(quota: &ResourceQuota) -> ResourceAmounts {
 
 fn amounts(list: Option<&BTreeMap<String, Text>>) -> ResourceAmounts {
     let members = list.into_iter().flatten();
-    members.filter_map(|(name, it)| Some((name.clone(), Quantity::parse(&it.0).ok()?))).collect()
+    members
+        .filter_map(|(name, it)| Some((name.clone(), Quantity::parse(&it.0).ok()?)))
+        .collect_by_insertion()
 }
 
 fn texts(amounts: ResourceAmounts) -> BTreeMap<String, Text> {
-    amounts.into_iter().map(|(name, amount)| (name, Text(amount.to_string()))).collect()
+    amounts
+        .into_iter()
+        .map(|(name, amount)| (name, Text(amount.to_string())))
+        .collect_by_insertion()
 }
 
 /// What the objects of a quota's namespace use of it, and how many there are.

@@ -104,7 +104,7 @@ impl ServedKinds {
     ) -> Result<ServedKinds, serde_json::Error> {
         let mut now = ServedKinds::default();
         for document in documents {
-            let document: Document = serde_json::from_slice(document.as_ref())?;
+            let document: Document = loadmaster_stdx::json::from_slice(document.as_ref())?;
             // The same objects as those of the core group.
             let groups = document.items.iter().filter(|it| it.metadata.name != "events.k8s.io");
             groups.for_each(|group| now.add(group, self));

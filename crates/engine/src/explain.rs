@@ -13,6 +13,7 @@ use loadmaster_framework::preemption::{Candidate, nodes_where_preemption_might_h
 use loadmaster_framework::{
     Code, Cx, DryRunCx, FitError, NodeInfo, PluginStates, PodInfo, Rejection, World,
 };
+use loadmaster_stdx::SortCompactly as _;
 use serde::{Deserialize, Serialize};
 
 use crate::counterfactual::{self, Counterfactual};
@@ -203,7 +204,7 @@ fn preemption(
             n_pdb_violations: candidate.victims.n_pdb_violations,
         })
         .collect();
-    candidates.sort_by(|a, b| a.node.cmp(&b.node));
+    candidates.sort_compactly_by(|a, b| a.node.cmp(&b.node));
     let mut best: Vec<String> =
         preview.best.iter().map(|at| name(&preview.candidates[*at])).collect();
     best.sort_unstable();

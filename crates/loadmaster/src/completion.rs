@@ -133,7 +133,7 @@ impl PodSource {
                 ..Request::get(path)
             };
             let reply = ApiClients::new(&cluster).other.call(&request).await.ok()?;
-            let list: PodList = serde_json::from_slice(&reply.body).ok()?;
+            let list: PodList = loadmaster_stdx::json::from_slice(&reply.body).ok()?;
             Some(list.items.into_iter().map(|pod| pod.metadata.name).collect())
         })
     }

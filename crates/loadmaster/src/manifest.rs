@@ -3,6 +3,7 @@
 use loadmaster_api::document::{Document, FieldPath, LocatedError};
 use loadmaster_api::snapshot::{Snapshot, SnapshotError};
 use loadmaster_stdx::ErrorChain;
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::{Value, json};
 
 use crate::exit::Failure;
@@ -43,7 +44,9 @@ pub(crate) fn failure(
     if errors.len() < 2 {
         return Failure::invalid_input(ErrorChain(first));
     }
-    errors.sort_by_key(|it| (documents.iter().position(|one| one.name() == it.file), it.line));
+    errors.sort_compactly_by_key(|it| {
+        (documents.iter().position(|one| one.name() == it.file), it.line)
+    });
     Failure::invalid_inputs(errors)
 }
 

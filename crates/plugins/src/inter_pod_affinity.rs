@@ -33,6 +33,7 @@ use loadmaster_framework::{
     ActionType, ClusterEvent, Code, CycleStateSlot, EventResource, ExtensionPoints, FeatureGates,
     FieldError, PluginDef, PluginError, PodInfo, PodTemplate, Sign, plugin_args,
 };
+use loadmaster_stdx::CollectByInsertion as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -152,5 +153,5 @@ fn labels_json(pod: &PodTemplate) -> Value {
         return Value::Null;
     }
     let pairs = pod.labels.iter().map(|(key, value)| (key.to_string(), value.as_str().into()));
-    Value::Object(pairs.collect())
+    Value::Object(pairs.collect_by_insertion())
 }

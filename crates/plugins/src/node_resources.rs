@@ -16,14 +16,17 @@ mod simd;
 use loadmaster_framework::extension_points::SignFragment;
 use loadmaster_framework::pod_info::PodInfo;
 use loadmaster_framework::resources::Resources;
+use loadmaster_stdx::CollectByInsertion as _;
 use serde_json::{Map, Value, json};
 
 /// The signature fragment of both plugins: the pod's requests as Filter compares them.
 fn requests_fragment(pod: &PodInfo) -> SignFragment {
     let Resources { cpu_milli, memory_bytes, ephemeral_storage_bytes, scalars, .. } =
         &pod.template.requests.resources;
-    let named: Map<String, Value> =
-        scalars.iter().map(|(name, amount)| (name.to_string(), json!((*amount).max(0)))).collect();
+    let named: Map<String, Value> = scalars
+        .iter()
+        .map(|(name, amount)| (name.to_string(), json!((*amount).max(0))))
+        .collect_by_insertion();
     let value = json!({
         "MilliCPU": (*cpu_milli).max(0),
         "Memory": (*memory_bytes).max(0),

@@ -3,6 +3,7 @@
 use loadmaster_api::{Taint, Toleration};
 use loadmaster_framework::extension_points::SignFragment;
 use loadmaster_framework::{FeatureGates, PodInfo};
+use loadmaster_stdx::CollectByInsertion as _;
 use serde_json::{Map, Value};
 
 pub(crate) const NO_SCHEDULE: &str = "NoSchedule";
@@ -95,7 +96,7 @@ fn toleration_json(toleration: &Toleration) -> Value {
     let fields = [("key", key), ("operator", operator), ("value", value), ("effect", effect)];
     let given = fields.into_iter().filter(|(_, text)| !text.is_empty());
     let mut object: Map<_, _> =
-        given.map(|(name, text)| (name.to_owned(), text.as_str().into())).collect();
+        given.map(|(name, text)| (name.to_owned(), text.as_str().into())).collect_by_insertion();
     if let Some(seconds) = toleration_seconds {
         object.insert("tolerationSeconds".to_owned(), (*seconds).into());
     }

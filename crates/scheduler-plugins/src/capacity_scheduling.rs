@@ -29,6 +29,7 @@ use loadmaster_framework::{
     PrepareResult, Reason, Rejection, Reserve, SerialCx, WatchRequirement, World,
 };
 use loadmaster_stdx::Rng;
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::Value;
 
 use crate::elastic_quota::elastic_quotas;
@@ -225,7 +226,7 @@ impl Preemption for CapacityScheduling {
             return Err(Rejection::unschedulable(WAITS_FOR_EVICTIONS));
         }
         // The least important pods first: a quota stops lending when it is back at its minimum.
-        others.sort_by(|a, b| compare_pod_importance(b, a));
+        others.sort_compactly_by(|a, b| compare_pod_importance(b, a));
         let mut removed = Vec::new();
         for other in others {
             if self.may_evict(run.cx().world, &preemptor, reclaims, &other) {

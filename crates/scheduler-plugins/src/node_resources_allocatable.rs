@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use loadmaster_framework::incremental::RowDependency;
 use loadmaster_framework::plugin_args::{self, PluginArgs};
 use loadmaster_framework::{ExtensionPoints, FieldError, NodeInfo, PluginDef, PluginError, World};
+use loadmaster_stdx::CollectByInsertion as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -96,7 +97,7 @@ struct NodeResourcesAllocatable {
 
 fn build(points: &mut ExtensionPoints, args: &Value) -> Result<(), PluginError> {
     let args: Args = plugin_args::decode_plugin_args(NAME, args)?;
-    let weights = args.resources.into_iter().map(|it| (it.name, it.weight)).collect();
+    let weights = args.resources.into_iter().map(|it| (it.name, it.weight)).collect_by_insertion();
     let plugin = NodeResourcesAllocatable { weights, prefers_least: args.mode == LEAST };
     normalized_node_score::register(points, plugin);
     Ok(())

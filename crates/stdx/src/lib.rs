@@ -6,11 +6,14 @@ pub mod erased;
 pub mod error_chain;
 pub mod float;
 pub mod hash;
+pub mod json;
 pub mod rng;
+pub mod sort;
 pub mod suggestion;
 
 pub use erased::{Erased, ErasedSeed, decode_erased, decode_with};
 pub use error_chain::ErrorChain;
 pub use hash::{HashSeed, Map, Set};
 pub use rng::Rng;
+pub use sort::{CollectByInsertion, SortCompactly};
 pub use suggestion::did_you_mean;

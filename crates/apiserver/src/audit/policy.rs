@@ -1,7 +1,7 @@
 //! The audit policy (`audit.k8s.io/v1` `Policy`): the first matching rule decides. The levels with bodies are
 //! rejected: bodies can contain secrets.
 
-use loadmaster_stdx::Erased;
+use loadmaster_api::document::from_yaml;
 use serde::Deserialize;
 
 use crate::authorization::{AuthorizationAttributes, RequestTarget};
@@ -89,8 +89,7 @@ impl AuditPolicy {
     ///
     /// When it cannot be parsed or has a level with bodies.
     pub fn read(text: &str) -> Result<AuditPolicy, PolicyError> {
-        let Erased::<AuditPolicy>(policy) =
-            serde_saphyr::from_str(text).map_err(PolicyError::Text)?;
+        let policy: AuditPolicy = from_yaml(text).map_err(PolicyError::Text)?;
         for (field, found, wanted) in [
             ("apiVersion", &policy.api_version, "audit.k8s.io/v1"),
             ("kind", &policy.kind, "Policy"),

@@ -218,15 +218,15 @@ impl SigningKey {
         let decoded = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| TokenError::Unknown);
         let (signed, signature) = token.rsplit_once('.').ok_or_else(unknown)?;
         let (header, claims) = signed.split_once('.').ok_or_else(unknown)?;
-        let header: Value =
-            serde_json::from_slice(&decoded(header)?).map_err(|_| TokenError::Unknown)?;
+        let header: Value = loadmaster_stdx::json::from_slice(&decoded(header)?)
+            .map_err(|_| TokenError::Unknown)?;
         if header["alg"] != "ES256" || header["kid"] != *self.id {
             return Err(TokenError::Unknown);
         }
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.pair.public_key());
         key.verify(signed.as_bytes(), &decoded(signature)?).map_err(|_| TokenError::Unknown)?;
-        let claims: Claims =
-            serde_json::from_slice(&decoded(claims)?).map_err(|_| TokenError::Unknown)?;
+        let claims: Claims = loadmaster_stdx::json::from_slice(&decoded(claims)?)
+            .map_err(|_| TokenError::Unknown)?;
         if claims.issuer == TOKEN_ISSUER { Ok(claims) } else { Err(TokenError::Unknown) }
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use loadmaster_stdx::Map;
+use loadmaster_stdx::SortCompactly as _;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -245,7 +246,7 @@ impl RbacPolicy {
             .map(|(binding, subject)| RuleSource { binding, subject: *subject })
             .collect();
         // One that names the user twice counts once, by the first subject.
-        sources.sort_by_key(|it| (&it.binding.metadata.name, it.subject));
+        sources.sort_compactly_by_key(|it| (&it.binding.metadata.name, it.subject));
         sources.dedup_by_key(|it| &it.binding.metadata.name);
         sources
     }
@@ -261,7 +262,7 @@ where
         let value = match old.get(object.key()) {
             Some((known, value)) if *known == revision => Arc::clone(value),
             // What cannot be read allows nothing.
-            _ => Arc::new(serde_json::from_slice(&object.json()).unwrap_or_default()),
+            _ => Arc::new(loadmaster_stdx::json::from_slice(&object.json()).unwrap_or_default()),
         };
         all.insert(object.shared_key(), (revision, value));
     }

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use ::cel::{Env, Program};
+use loadmaster_stdx::CollectByInsertion as _;
 use serde_json::Value;
 
 use super::structural::{StructuralSchema, ValidationRule};
@@ -191,7 +192,7 @@ impl Node {
             is_object,
             properties: properties
                 .filter_map(|(name, it)| Some((name.clone(), inner(it)?)))
-                .collect(),
+                .collect_by_insertion(),
             additional: schema.additional().and_then(inner).map(Box::new),
             items: schema.items().and_then(inner).map(Box::new),
         };

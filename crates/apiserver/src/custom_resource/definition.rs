@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use loadmaster_stdx::CollectByInsertion as _;
 use loadmaster_stdx::Set;
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::{Map, Value, json};
 
 use super::cel::Rules;
@@ -175,7 +177,7 @@ pub fn served_kinds(
         StructuralSchema::read(written).map(Arc::new).unwrap_or_default()
     };
     let schemas: BTreeMap<String, Arc<StructuralSchema>> =
-        versions.iter().map(|it| (api_version(it), schema_of(it))).collect();
+        versions.iter().map(|it| (api_version(it), schema_of(it))).collect_by_insertion();
     let schemas = Arc::new(schemas);
     let storage = versions.iter().find(|it| it["storage"] == true).map(api_version);
     let mut selectable: Vec<&str> = Vec::new();
@@ -220,7 +222,7 @@ pub fn served_kinds(
         kind(crd, version, table, made, &live)
     };
     let mut kinds: Vec<Kind> = served.filter_map(make).collect();
-    kinds.sort_by(|a, b| table::newest_first(a.version, b.version));
+    kinds.sort_compactly_by(|a, b| table::newest_first(a.version, b.version));
     kinds
 }
 
@@ -316,7 +318,7 @@ fn warning(spec: &Value, version: &Value) -> Option<String> {
         .map(|it| str_of(&it["name"]))
         .filter(|it| table::newest_first(it, name).is_lt())
         .collect();
-    newer.sort_by(|a, b| table::newest_first(a, b));
+    newer.sort_compactly_by(|a, b| table::newest_first(a, b));
     Some(match newer.first() {
         Some(newest) => format!("{text}; use {group}/{newest} {kind}"),
         None => text,

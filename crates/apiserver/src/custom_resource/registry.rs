@@ -5,6 +5,7 @@ use std::sync::{Arc, MutexGuard};
 #[expect(clippy::disallowed_types, reason = "a shell: requests come on many threads")]
 use std::sync::{Mutex, PoisonError, RwLock};
 
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::Value;
 
 use super::definition;
@@ -117,7 +118,7 @@ impl Registry {
             state.definitions.insert(name, Definition { revision, kinds, slots: names });
         }
         let mut custom: Vec<&Definition> = state.definitions.values().collect();
-        custom.sort_by_key(|it| it.kinds.first().map(|kind| (kind.group, kind.resource)));
+        custom.sort_compactly_by_key(|it| it.kinds.first().map(|kind| (kind.group, kind.resource)));
         let custom = custom.into_iter().flat_map(|it| it.kinds.iter().cloned());
         let served = Arc::new(self.kinds().with_custom(custom));
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = served;

@@ -1,6 +1,7 @@
 //! Validates custom objects against their schema, with upstream's messages and order. On an update, errors about a
 //! part that did not change are dropped (ratcheting).
 
+use loadmaster_stdx::CollectByInsertion as _;
 use loadmaster_stdx::Map;
 use serde_json::Value;
 
@@ -372,7 +373,7 @@ pub fn validate_list_uniqueness(
                         let keys = schema.list_keys.iter();
                         let found =
                             keys.filter_map(|key| Some((key.clone(), entry.get(key)?.clone())));
-                        Value::Object(found.collect())
+                        Value::Object(found.collect_by_insertion())
                     };
                     let keys: Vec<Value> = entries.iter().map(key).collect();
                     repeated(&keys, path, causes);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::{Value, json};
 
 use super::field_path;
@@ -143,7 +144,7 @@ impl ManagedFields {
             .iter()
             .map(|(id, owned)| (id, owned, self.times.get(id).map_or("", String::as_str)))
             .collect();
-        list.sort_by_key(|(id, owned, time)| {
+        list.sort_compactly_by_key(|(id, owned, time)| {
             (id.operation, *time, &id.name, &owned.api_version, &id.subresource)
         });
         (!list.is_empty()).then(|| list.into_iter().map(|it| entry(it.0, it.1, it.2)).collect())

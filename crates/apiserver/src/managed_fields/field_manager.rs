@@ -3,6 +3,7 @@
 
 use std::sync::LazyLock;
 
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::{Map, Value};
 
 use super::entries::{self, ManagedFields, ManagerId, Operation, Owned};
@@ -333,7 +334,7 @@ fn cap(managed: &mut ManagedFields) {
     if n_left <= N_UPDATERS_MAX {
         return;
     }
-    updaters.sort_by_key(|id| (managed.times.get(id).cloned(), id.identifier()));
+    updaters.sort_compactly_by_key(|id| (managed.times.get(id).cloned(), id.identifier()));
     let mut firsts: Vec<ManagerId> = Vec::new();
     for id in updaters {
         if n_left <= N_UPDATERS_MAX {

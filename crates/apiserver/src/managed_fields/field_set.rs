@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use loadmaster_stdx::CollectByInsertion as _;
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::{Map, Value};
 
 use super::field_path::{PathElement, PathElementError};
@@ -212,7 +214,7 @@ impl FieldSet {
             }
             (node.element.to_key(), below)
         };
-        Value::Object(self.0.iter().map(member).collect())
+        Value::Object(self.0.iter().map(member).collect_by_insertion())
     }
 
     /// Reads the value of `fieldsV1`.
@@ -252,7 +254,7 @@ fn read(value: &Value) -> Result<(FieldSet, bool), PathElementError> {
         let (below, is_member) = read(value)?;
         nodes.push(Node { element, is_member, below });
     }
-    nodes.sort_by(|a, b| a.element.cmp(&b.element));
+    nodes.sort_compactly_by(|a, b| a.element.cmp(&b.element));
     nodes.dedup_by(|later, first| {
         let is_same = later.element == first.element;
         if is_same {

@@ -1,5 +1,6 @@
 //! Removes a set of fields from an object.
 
+use loadmaster_stdx::CollectByInsertion as _;
 use serde_json::{Map, Value};
 
 use super::field_path::PathElement;
@@ -36,7 +37,8 @@ pub(super) fn remove(types: &Types, type_ref: TypeRef, value: &Value, removed: &
                 };
                 Some((name.clone(), value))
             };
-            let retained: Map<String, Value> = members.iter().filter_map(retained).collect();
+            let retained: Map<String, Value> =
+                members.iter().filter_map(retained).collect_by_insertion();
             if retained.is_empty() { Value::Null } else { Value::Object(retained) }
         }
         _ => Value::Null,

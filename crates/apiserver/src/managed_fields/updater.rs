@@ -1,5 +1,6 @@
 //! The two operations on managed fields, update and apply, as in structured-merge-diff.
 
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::Value;
 
 use super::compare::{Comparison, compare};
@@ -109,7 +110,7 @@ impl Updater<'_> {
             }
         }
         if !force && !conflicts.is_empty() {
-            conflicts.sort_by_key(|(manager, _)| manager.identifier());
+            conflicts.sort_compactly_by_key(|(manager, _)| manager.identifier());
             let all = conflicts.into_iter().flat_map(|(manager, fields)| {
                 let paths = fields.paths().into_iter();
                 paths.map(move |path| Conflict { manager: manager.clone(), path })
@@ -146,7 +147,7 @@ impl Updater<'_> {
         versions.sort_unstable();
         versions.dedup();
         // The version it was pruned in comes first.
-        versions.sort_by_key(|version| *version != last.api_version);
+        versions.sort_compactly_by_key(|version| *version != last.api_version);
         for version in versions {
             pruned = self.with_owned(&merged, pruned, version, owners);
         }

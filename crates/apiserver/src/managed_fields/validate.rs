@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::Value;
 
 use super::field_path::PathElement;
@@ -74,7 +75,7 @@ pub(super) fn element_of(types: &Types, list: &List, entry: &Value) -> Result<Pa
             names.join(" ")
         ));
     }
-    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found.sort_compactly_by(|a, b| a.0.cmp(&b.0));
     Ok(PathElement::Key(found))
 }
 

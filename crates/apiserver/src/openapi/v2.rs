@@ -1,5 +1,6 @@
 //! OpenAPI v2 as one document, converted from those of version 3, for older clients and tools.
 
+use loadmaster_stdx::CollectByInsertion as _;
 use serde_json::{Map, Value, json};
 
 /// Converts the documents of version 3 to one of version 2.
@@ -104,7 +105,7 @@ fn converted(schema: &Value) -> Value {
                     }
                     ("properties", Value::Object(fields)) => {
                         let fields = fields.iter().map(|(name, it)| (name.clone(), converted(it)));
-                        out.insert(name.clone(), fields.collect::<Map<_, _>>().into());
+                        out.insert(name.clone(), fields.collect_by_insertion::<Map<_, _>>().into());
                     }
                     // Version 2 has neither; upstream leaves defaults out of it.
                     ("oneOf" | "anyOf" | "not" | "nullable" | "default", _) => {}

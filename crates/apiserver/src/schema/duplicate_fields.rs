@@ -9,8 +9,9 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 /// Upstream's messages about duplicate fields: `duplicate field "spec.x"`. None for invalid JSON.
 pub fn duplicate_fields(json: &[u8]) -> Vec<String> {
     let found = RefCell::new(Vec::new());
-    let mut reader = serde_json::Deserializer::from_slice(json);
     // The decoder reports what is wrong with the text.
+    let Ok(text) = std::str::from_utf8(json) else { return Vec::new() };
+    let mut reader = serde_json::Deserializer::from_str(text);
     let _ = Node { path: String::new(), found: &found }.deserialize(&mut reader);
     found.into_inner()
 }

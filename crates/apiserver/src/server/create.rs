@@ -1,6 +1,7 @@
 //! Creating objects, and reading the bodies of requests.
 
 use http::Response;
+use loadmaster_api::document::from_yaml;
 use serde_json::{Value, json};
 use serde_saphyr::{DefaultMessageFormatter, Error as YamlError, MessageFormatter as _};
 
@@ -70,7 +71,7 @@ impl ApiServer {
         expected: Expected<'_>,
     ) -> Result<(Value, Vec<String>), ApiError> {
         let value = match content_type(call.headers) {
-            "application/json" | "" => serde_json::from_slice(call.body).map_err(|error| {
+            "application/json" | "" => loadmaster_stdx::json::from_slice(call.body).map_err(|error| {
                 let why = match call.body {
                     [] => "unexpected end of JSON input (<empty>)".to_owned(),
                     _ => error.to_string(),
@@ -371,7 +372,7 @@ fn from_protobuf(body: &[u8], id: TypeId) -> Result<(Value, (String, String)), A
 pub(super) fn yaml(body: &[u8]) -> Result<Value, ApiError> {
     let text = std::str::from_utf8(body)
         .map_err(|_| ApiError::bad_request("error converting YAML to JSON: yaml: not UTF-8"))?;
-    serde_saphyr::from_str(text).map_err(|error| {
+    from_yaml(text).map_err(|error| {
         let mut error = &error;
         while let YamlError::AliasError { error: inner, .. }
         | YamlError::WithSnippet { error: inner, .. } = error

@@ -1,6 +1,7 @@
 //! CustomResourceDefinitions: upstream's naming, establishing and finalizing controllers in one, run in the request
 //! that changed a definition.
 
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::Value;
 
 use super::delete::Deletion;
@@ -38,7 +39,7 @@ impl ApiServer {
         let page = self.state().store.list(table, &ListOptions::default(), &Filter::everything());
         let Ok(page) = page else { return };
         let mut objects = page.objects;
-        objects.sort_by_key(|object| object.revision());
+        objects.sort_compactly_by_key(|object| object.revision());
         let readable = objects.iter().filter_map(|it| Some((it.revision(), parsed(it).ok()?)));
         let mut all: Vec<(u64, Value)> = readable.collect();
         for at in 0..all.len() {

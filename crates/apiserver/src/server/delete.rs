@@ -88,7 +88,9 @@ fn read_options(call: &ResourceRequest<'_>) -> Result<Value, ApiError> {
                 .map_err(|error| bad(error.to_string()))?
         }
         "application/yaml" => super::create::yaml(call.body)?,
-        _ => serde_json::from_slice(call.body).map_err(|error| bad(error.to_string()))?,
+        _ => {
+            loadmaster_stdx::json::from_slice(call.body).map_err(|error| bad(error.to_string()))?
+        }
     };
     Ok(decode(schema(), id, value).map_err(|problem| bad(problem.0))?.value)
 }

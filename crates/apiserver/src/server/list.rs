@@ -176,7 +176,8 @@ fn continue_token(revision: u64, after: &str) -> String {
 
 fn read_token(token: &str) -> Result<(u64, String), ApiError> {
     let bytes = BASE64.decode(token).ok();
-    let value: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let value: Option<Value> =
+        bytes.and_then(|bytes| loadmaster_stdx::json::from_slice(&bytes).ok());
     let parts = value.as_ref().and_then(|value| {
         let start = value["start"].as_str()?.strip_suffix('\0')?;
         Some((value["rv"].as_u64()?, start.to_owned()))

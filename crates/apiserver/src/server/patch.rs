@@ -44,17 +44,18 @@ impl Patch {
         match media_type {
             server_side_apply::MEDIA_TYPE => Apply::read(call).map(Patch::Apply),
             "application/json-patch+json" => {
-                let patch: json_patch::Patch = serde_json::from_slice(call.body).map_err(bad)?;
+                let patch: json_patch::Patch =
+                    loadmaster_stdx::json::from_slice(call.body).map_err(bad)?;
                 if patch.0.len() > N_OPERATIONS_MAX {
                     return Err(ApiError::too_large(N_OPERATIONS_MAX));
                 }
                 Ok(Patch::Json(patch))
             }
             "application/merge-patch+json" => {
-                Ok(Patch::Merge(serde_json::from_slice(call.body).map_err(bad)?))
+                Ok(Patch::Merge(loadmaster_stdx::json::from_slice(call.body).map_err(bad)?))
             }
             "application/strategic-merge-patch+json" if call.kind.custom.is_none() => {
-                Ok(Patch::Strategic(serde_json::from_slice(call.body).map_err(bad)?))
+                Ok(Patch::Strategic(loadmaster_stdx::json::from_slice(call.body).map_err(bad)?))
             }
             _ if call.kind.custom.is_some() => {
                 Err(ApiError::unsupported_media_type(ACCEPTED_CUSTOM))

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use http::Response;
+use loadmaster_stdx::CollectByInsertion as _;
 use serde_json::{Value, json};
 
 use super::body::Body;
@@ -107,7 +108,7 @@ fn user_of(spec: &Value) -> User {
         .into_iter()
         .flatten()
         .map(|(key, values)| (key.clone(), texts(values)))
-        .collect();
+        .collect_by_insertion();
     User { name: text("user"), uid: text("uid"), groups: texts(&spec["groups"]), extra }
 }
 

@@ -264,7 +264,7 @@ impl Watching {
     fn frame(&mut self, delivery: &WatchEvent, part: &mut Vec<u8>) {
         let kind = event_type(delivery.kind);
         let json = || delivery.object.json_at(delivery.revision);
-        let value = || serde_json::from_slice(&json()).unwrap_or(Value::Null);
+        let value = || loadmaster_stdx::json::from_slice(&json()).unwrap_or(Value::Null);
         if self.form.view == ResponseView::Whole
             && !event_conversion::has_other_storage_version(&self.kind)
         {

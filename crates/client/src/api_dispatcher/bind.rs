@@ -210,7 +210,7 @@ impl BindOperation {
     }
 
     fn read_pod(&mut self, reply: &Reply) {
-        let Ok(PodState { metadata, spec }) = serde_json::from_slice(&reply.body) else {
+        let Ok(PodState { metadata, spec }) = loadmaster_stdx::json::from_slice(&reply.body) else {
             return self.read_later(None);
         };
         if !self.intent.uid.is_empty() && metadata.uid != self.intent.uid {

@@ -264,7 +264,7 @@ fn outcome(reply: &Reply, verb: Verb, was_repeated: bool) -> ApiCallOutcome {
     if !reply.is_success() && !is_already_deleted {
         return bind::refused_outcome(reply);
     }
-    ApiCallOutcome::Done(serde_json::from_slice(&reply.body).unwrap_or(Value::Null))
+    ApiCallOutcome::Done(loadmaster_stdx::json::from_slice(&reply.body).unwrap_or(Value::Null))
 }
 
 #[cfg(test)]

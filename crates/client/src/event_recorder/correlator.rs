@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use loadmaster_stdx::{Map, Rng};
+use loadmaster_stdx::{Map, Rng, SortCompactly as _};
 
 use super::NewEvent;
 
@@ -100,7 +100,7 @@ impl EventCorrelator {
             }
             !is_over
         });
-        writes.sort_by(|a, b| a.event.name.cmp(&b.event.name));
+        writes.sort_compactly_by(|a, b| a.event.name.cmp(&b.event.name));
         writes
     }
 

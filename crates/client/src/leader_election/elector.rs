@@ -257,7 +257,7 @@ impl ElectorTask {
             }
             return LeaseReply::Failed;
         }
-        let Ok(lease) = serde_json::from_slice::<Value>(&reply.body) else {
+        let Ok(lease) = loadmaster_stdx::json::from_slice::<Value>(&reply.body) else {
             tracing::warn!("Failed to decode the lease");
             return LeaseReply::Failed;
         };

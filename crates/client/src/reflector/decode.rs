@@ -107,7 +107,9 @@ impl<'a> ListPage<'a> {
                 .map(ListPage::Protobuf)
                 .map_err(|error| error_text(&error));
         }
-        serde_json::from_slice(body).map(ListPage::Json).map_err(|error| error_text(&error))
+        loadmaster_stdx::json::from_slice(body)
+            .map(ListPage::Json)
+            .map_err(|error| error_text(&error))
     }
 
     pub(crate) fn resource_version(&self) -> &str {
@@ -231,7 +233,7 @@ fn json_event(
     options: DecodeOptions,
 ) -> Result<WatchEvent<DecodedObject>, String> {
     let JsonEvent { r#type, object: raw } =
-        serde_json::from_slice(line).map_err(|error| error_text(&error))?;
+        loadmaster_stdx::json::from_slice(line).map_err(|error| error_text(&error))?;
     if r#type == "ERROR" {
         let status = decode_json_status(raw.get().as_bytes());
         return status.map(WatchEvent::Error).ok_or_else(|| "an error without a Status".to_owned());

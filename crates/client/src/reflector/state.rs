@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use loadmaster_api::proto::{Object, Status, WatchEvent};
 use loadmaster_api::{RawObject, Str};
-use loadmaster_stdx::{Map, Rng};
+use loadmaster_stdx::{Map, Rng, SortCompactly as _};
 
 use super::{KindUnavailableReason, ReflectorEvent};
 use crate::flowcontrol::{Backoff, RETRY_AFTER_MAX};
@@ -310,7 +310,7 @@ impl ReflectorState {
         let (kind, list) = (self.kind, self.list);
         let mut deleted: Vec<(Key, KnownObject)> =
             self.known.extract_if(|_, known| known.seen_in != list).collect();
-        deleted.sort_by(|(a, _), (b, _)| a.cmp(b));
+        deleted.sort_compactly_by(|(a, _), (b, _)| a.cmp(b));
         out.extend(deleted.into_iter().map(|((namespace, name), known)| ReflectorEvent::Delete {
             kind,
             namespace,

@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use loadmaster_stdx::CollectByInsertion as _;
 
 use super::CsiDriver;
 use super::capacity::{self, REFRESH, UsedCapacity, shown_bytes};
@@ -297,7 +298,8 @@ fn volume(
     let driver = &class.provisioner;
     let spec = claim.spec.clone().unwrap_or_default();
     let requests = spec.resources.and_then(|one| one.requests);
-    let capacity = requests.into_iter().flatten().filter(|(key, _)| key == "storage").collect();
+    let capacity =
+        requests.into_iter().flatten().filter(|(key, _)| key == "storage").collect_by_insertion();
     let identity = "storage.kubernetes.io/csiProvisionerIdentity".to_owned();
     let policy = class.reclaim_policy.clone();
     PersistentVolume {

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{
     VolumeNodeAffinity,
 };
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, StorageClass};
+use loadmaster_stdx::CollectByInsertion as _;
 
 use crate::cache::Cache;
 use crate::meta::label_value;
@@ -118,7 +119,7 @@ pub(super) fn segment_of_volume(volume: &PersistentVolume) -> Segment {
     let label = |one: &NodeSelectorRequirement| {
         Some((one.key.clone(), one.values.as_ref()?.first()?.clone()))
     };
-    expressions.iter().filter_map(label).collect()
+    expressions.iter().filter_map(label).collect_by_insertion()
 }
 
 fn registration<'a>(csi_node: &'a CSINode, driver: &str) -> Option<&'a CSINodeDriver> {

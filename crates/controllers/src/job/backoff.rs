@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use loadmaster_stdx::SortCompactly as _;
 
 use crate::workload::{condition, phase};
 
@@ -28,7 +29,7 @@ impl Backoff {
         let all: BTreeSet<String> = pods.iter().map(|pod| uid(pod)).collect();
         pods.retain(|pod| !self.seen.contains(&uid(pod)));
         // A failure in the moment of a success does not count.
-        pods.sort_by_key(|pod| (finished_at(pod), phase(pod) == "Succeeded"));
+        pods.sort_compactly_by_key(|pod| (finished_at(pod), phase(pod) == "Succeeded"));
         for pod in pods {
             if phase(pod) == "Succeeded" {
                 (self.n_failures, self.last) = (0, None);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use loadmaster_stdx::CollectByInsertion as _;
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
@@ -61,7 +62,7 @@ impl NodeController {
         heartbeat: Option<Duration>,
     ) -> NodeController {
         let named = |node: Node| (node.metadata.name.clone().unwrap_or_default(), node);
-        let absent = nodes.into_iter().map(named).collect();
+        let absent = nodes.into_iter().map(named).collect_by_insertion();
         NodeController {
             absent,
             managed,
@@ -240,7 +241,7 @@ fn extended_resource_changes(node: &Node) -> BTreeMap<&str, Value> {
         .chain(withdrawn)
         .filter(|(name, _)| is_in(capacity, name) != is_in(allocatable, name) && is_extended(name))
         .map(|(name, amount)| (name.as_str(), amount))
-        .collect()
+        .collect_by_insertion()
 }
 
 /// A time as Kubernetes writes it.

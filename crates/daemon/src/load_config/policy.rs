@@ -139,7 +139,7 @@ impl Options {
             };
             tokio::time::timeout(TIMEOUT, read).await.map_err(|_| ReadConfigMapError::Timeout)?
         })?;
-        let mut body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+        let mut body: Value = loadmaster_stdx::json::from_slice(&reply.body).unwrap_or_default();
         if !reply.is_success() {
             let message = body["message"].as_str().unwrap_or_default().to_owned();
             return Err(ReadConfigMapError::Status { status: reply.status, message });

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use super::text_format::{Number, head};
+use loadmaster_stdx::SortCompactly as _;
 
 /// The lines of `process_*`, except disabled metrics.
 pub(super) fn text(disabled: &BTreeSet<String>) -> String {
@@ -91,7 +92,7 @@ fn read() -> Option<Vec<Row>> {
             sent,
         ));
     }
-    rows.sort_by_key(|(name, ..)| *name);
+    rows.sort_compactly_by_key(|(name, ..)| *name);
     Some(rows)
 }
 

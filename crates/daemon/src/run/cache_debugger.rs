@@ -25,6 +25,7 @@ use loadmaster_engine::Engine;
 use loadmaster_engine::queue::PendingCounts;
 use loadmaster_framework::resources::{RESOURCE_CPU, RESOURCE_EPHEMERAL_STORAGE, RESOURCE_MEMORY};
 use loadmaster_framework::{PodInfo, Resources, World};
+use loadmaster_stdx::CollectByInsertion as _;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -249,7 +250,7 @@ impl CacheDump {
 
     /// The nodes, sorted by name.
     fn sorted(&self) -> BTreeMap<&Str, &CachedNode> {
-        self.nodes.iter().map(|node| (&node.name, node)).collect()
+        self.nodes.iter().map(|node| (&node.name, node)).collect_by_insertion()
     }
 }
 

@@ -48,7 +48,7 @@ impl ReviewClient for DelegatedReviewClient {
                 None => Request::get(call.path),
             };
             let reply = self.client.call(&request).await.map_err(|error| error.to_string())?;
-            let body = serde_json::from_slice(&reply.body).unwrap_or_default();
+            let body = loadmaster_stdx::json::from_slice(&reply.body).unwrap_or_default();
             Ok(ReviewResponse { status: reply.status, body })
         })
     }

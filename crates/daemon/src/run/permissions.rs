@@ -102,7 +102,7 @@ impl Permission {
         if !reply.is_success() {
             return Err(format!("SelfSubjectAccessReview: status {}", reply.status));
         }
-        let review: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+        let review: Value = loadmaster_stdx::json::from_slice(&reply.body).unwrap_or_default();
         review["status"]["allowed"]
             .as_bool()
             .ok_or_else(|| "SelfSubjectAccessReview: a response without status.allowed".to_owned())

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use loadmaster_stdx::CollectByInsertion as _;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 
@@ -287,7 +288,7 @@ fn user_of(value: &Value) -> User {
         name: value["username"].as_str().unwrap_or_default().to_owned(),
         uid: value["uid"].as_str().unwrap_or_default().to_owned(),
         groups: strings(&value["groups"]),
-        extra: extra.map(|(key, values)| (key.clone(), strings(values))).collect(),
+        extra: extra.map(|(key, values)| (key.clone(), strings(values))).collect_by_insertion(),
     }
 }
 

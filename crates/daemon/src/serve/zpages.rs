@@ -7,6 +7,7 @@ use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use loadmaster_stdx::CollectByInsertion as _;
 use serde::Serialize;
 
 use super::reply::{HttpReply, status};
@@ -36,7 +37,8 @@ fn accepted_format(headers: &HeaderMap, kind: &str) -> Option<ZpageFormat> {
 fn format_of_media_range(range: &str, kind: &str) -> Option<ZpageFormat> {
     let mut parts = range.split(';').map(str::trim);
     let media = parts.next()?.to_ascii_lowercase();
-    let params: BTreeMap<&str, &str> = parts.filter_map(|part| part.split_once('=')).collect();
+    let params: BTreeMap<&str, &str> =
+        parts.filter_map(|part| part.split_once('=')).collect_by_insertion();
     let is_yaml = match media.as_str() {
         "*/*" | "text/*" | "text/plain" if !params.contains_key("as") => {
             return Some(ZpageFormat::Text);
@@ -188,7 +190,10 @@ pub(super) fn flagz(flags: &[(String, String)], headers: &HeaderMap) -> HttpRepl
             struct Content<'a> {
                 flags: BTreeMap<&'a str, &'a str>,
             }
-            let flags = flags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            let flags = flags
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.as_str()))
+                .collect_by_insertion();
             object("Flagz", version, is_yaml, Content { flags })
         }
     }

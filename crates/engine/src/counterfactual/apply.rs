@@ -11,6 +11,7 @@ use loadmaster_framework::pod_requests::is_pod_level;
 use loadmaster_framework::resources::RESOURCE_CPU;
 use loadmaster_framework::world::Trial;
 use loadmaster_framework::{FeatureGates, PluginStates, PodInfo, World};
+use loadmaster_stdx::SortCompactly as _;
 
 use super::Cut;
 use super::candidates::{CONDITION_TAINTS, HOSTNAME};
@@ -128,7 +129,7 @@ fn changed_pod(world: &mut World, pod: &Arc<PodInfo>, changes: &[Change]) -> Opt
     let mut spec = PodSpec::clone(&template.spec);
     let mut changes: Vec<&Change> = changes.iter().collect();
     // Backwards, so that the indexes of the others remain valid.
-    changes.sort_by_key(|change| Reverse(index(change)));
+    changes.sort_compactly_by_key(|change| Reverse(index(change)));
     changes.into_iter().for_each(|change| apply(change, world.gates(), &mut spec));
     if spec == *template.spec {
         return Some(pod.clone());

@@ -9,6 +9,7 @@ use loadmaster_framework::resources::{
     RESOURCE_CPU, RESOURCE_EPHEMERAL_STORAGE, RESOURCE_MEMORY, Resources,
 };
 use loadmaster_framework::{PodInfo, World};
+use loadmaster_stdx::SortCompactly as _;
 
 use super::change::Change;
 use crate::world_loader::SchedulingInput;
@@ -271,7 +272,7 @@ fn in_order_of_removal(kind: &str, pods: Vec<(&Arc<PodInfo>, u32)>) -> Vec<Strin
             pods.into_iter().map(|(pod, row)| (pod, n_on_node[&row])).collect()
         }
     };
-    pods.sort_by_key(|(pod, rank)| {
+    pods.sort_compactly_by_key(|(pod, rank)| {
         (Reverse(*rank), Reverse(pod.created.get()), Reverse(pod.name.clone()))
     });
     pods.into_iter().map(|(pod, _)| pod.full_name()).collect()

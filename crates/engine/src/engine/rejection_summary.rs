@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use loadmaster_framework::{NodeRow, PodInfo, World};
+use loadmaster_stdx::SortCompactly as _;
 use serde::{Deserialize, Serialize};
 
 use crate::diagnosis::excluded_node_reason;
@@ -75,7 +76,7 @@ impl RejectionSummary {
                 }
             }
         }
-        groups.sort_by_key(|group| std::cmp::Reverse(group.n_nodes));
+        groups.sort_compactly_by_key(|group| std::cmp::Reverse(group.n_nodes));
         let by_reason =
             groups.iter().map(|group| group.to_rejected_nodes(world, evaluation)).collect();
         RejectionSummary { by_reason, n_others }
@@ -84,7 +85,7 @@ impl RejectionSummary {
     /// Summarizes the rejections of nodes by Filter plugins.
     pub fn from_groups(world: &World, mut groups: Vec<RejectedGroup<'_>>) -> RejectionSummary {
         let others = groups.split_off(groups.len().min(N_REASONS_MAX));
-        groups.sort_by_key(|group| std::cmp::Reverse(group.n_nodes));
+        groups.sort_compactly_by_key(|group| std::cmp::Reverse(group.n_nodes));
         let rejected_nodes = |group: &RejectedGroup<'_>| RejectedNodes {
             status: explain::status(group.rejected),
             n_nodes: group.n_nodes,

@@ -175,7 +175,7 @@ impl RecordingReader {
             if !self.has_header {
                 self.has_header = true;
                 let block = std::mem::take(&mut self.block);
-                let header = serde_json::from_slice(&block);
+                let header = loadmaster_stdx::json::from_slice(&block);
                 let header = header
                     .map_err(|source| RecordingError::Header { at: self.block_at, source })?;
                 return Ok(Some(RecordingItem::Header(Box::new(header))));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use loadmaster_engine::engine::scheduling_state::LastAttempt;
 use loadmaster_engine::explain::{NodeExplanation, PreemptionExplanation, Status};
+use loadmaster_stdx::SortCompactly as _;
 
 use super::extent::Extent;
 use super::table::{details, named};
@@ -67,7 +68,7 @@ pub(super) fn groups(
         groups.entry(key).or_default().push(node);
     }
     let mut groups: Vec<Group<'_>> = groups.into_iter().collect();
-    groups.sort_by(|a, b| b.1.len().cmp(&a.1.len()).then_with(|| a.0.cmp(&b.0)));
+    groups.sort_compactly_by(|a, b| b.1.len().cmp(&a.1.len()).then_with(|| a.0.cmp(&b.0)));
     let n_more = groups.len().saturating_sub(N_GROUPS);
     let shown = groups.into_iter().take(N_GROUPS);
     let rows = shown.map(|((plugin, reasons, preemption), nodes)| Row {
@@ -137,7 +138,7 @@ fn own_details(nodes: &[&NodeExplanation], extent: Extent) -> Vec<Line> {
     }
     let mut all: Vec<(String, Vec<&str>)> = by_text.into_iter().collect();
     // Nodes are in no useful order among the texts of one node each, so that the first node counts.
-    all.sort_by(|a, b| b.1.len().cmp(&a.1.len()).then_with(|| a.1.cmp(&b.1)));
+    all.sort_compactly_by(|a, b| b.1.len().cmp(&a.1.len()).then_with(|| a.1.cmp(&b.1)));
     let mut lines = Vec::new();
     for (text, names) in all.iter().take(N_DETAILS) {
         let names = examples(names.iter().copied());

@@ -131,9 +131,13 @@ fn get<T: DeserializeOwned>(
         text.chars().filter(|letter| !letter.is_control()).collect::<String>()
     };
     match reply.status {
-        200 => serde_json::from_slice(&reply.body).map(RemoteResult::Found).map_err(|error| {
-            Failure::invalid_input(format_args!("{server}: not a response of Loadmaster: {error}"))
-        }),
+        200 => loadmaster_stdx::json::from_slice(&reply.body).map(RemoteResult::Found).map_err(
+            |error| {
+                Failure::invalid_input(format_args!(
+                    "{server}: not a response of Loadmaster: {error}"
+                ))
+            },
+        ),
         409 => Ok(RemoteResult::Assigned(message())),
         401 => Err(Failure::invalid_input(format_args!("{server}: unauthorized"))),
         403 => Err(Failure::invalid_input(format_args!(

@@ -3,6 +3,7 @@
 use loadmaster_api::snapshot::Snapshot;
 use loadmaster_api::{OwnerReference, Pod, Selector};
 use loadmaster_stdx::ErrorChain;
+use loadmaster_stdx::SortCompactly as _;
 
 use super::Args;
 use crate::exit::{CommandResult, Failure};
@@ -117,7 +118,7 @@ impl Criteria {
                 && (!self.is_pending || pod.spec.node_name.is_empty())
         };
         let mut pods: Vec<&Pod> = all().filter(is_selected).collect();
-        pods.sort_by_key(|pod| pod.full_name());
+        pods.sort_compactly_by_key(|pod| pod.full_name());
         Ok(pods)
     }
 

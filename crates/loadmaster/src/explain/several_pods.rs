@@ -8,6 +8,7 @@ use loadmaster_api::snapshot::Snapshot;
 use loadmaster_engine::explain::{self, Explanation};
 use loadmaster_engine::world_loader::{Cluster, SchedulingInput, SchedulingInputError};
 use loadmaster_stdx::ErrorChain;
+use loadmaster_stdx::SortCompactly as _;
 use serde::Serialize;
 
 use super::extent::Extent;
@@ -208,7 +209,7 @@ fn lines(
         return lines;
     }
     let mut sorted: Vec<(&String, &Vec<usize>)> = groups.iter().collect();
-    sorted.sort_by(|a, b| b.1.len().cmp(&a.1.len()).then_with(|| a.0.cmp(b.0)));
+    sorted.sort_compactly_by(|a, b| b.1.len().cmp(&a.1.len()).then_with(|| a.0.cmp(b.0)));
     let mut table = Table::new(&[Alignment::Right, Alignment::Left]);
     table.row(Style::Dim, ["PODS", "REASON"]);
     let mut below: Vec<Vec<Line>> = vec![Vec::new()];

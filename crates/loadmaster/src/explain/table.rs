@@ -5,6 +5,7 @@ use loadmaster_engine::engine::scheduling_state::{LastAttempt, PodSchedulingStat
 use loadmaster_engine::explain::{
     DetailsByName, DetailsByPlugin, Explanation, NodeExplanation, PreemptionExplanation, Status,
 };
+use loadmaster_stdx::SortCompactly as _;
 
 use super::extent::Extent;
 use super::rejected_nodes::{self, N_EXAMPLES, examples, some_of};
@@ -20,7 +21,7 @@ const N_PROPOSALS: usize = 5;
 pub(super) fn lines(explanation: &Explanation, runs_on: &str, extent: Extent) -> Vec<Line> {
     let mut feasible: Vec<&NodeExplanation> =
         explanation.nodes.iter().filter(|node| node.total.is_some()).collect();
-    feasible.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.name.cmp(&b.name)));
+    feasible.sort_compactly_by(|a, b| b.total.cmp(&a.total).then_with(|| a.name.cmp(&b.name)));
     let rejected: Vec<&NodeExplanation> =
         explanation.nodes.iter().filter(|node| node.total.is_none()).collect();
     let mut lines = headline(explanation, feasible.len(), runs_on);
@@ -264,7 +265,7 @@ fn evictions(preemption: &PreemptionExplanation, extent: Extent) -> Vec<Line> {
         Table::new(&[Alignment::Left, Alignment::Right, Alignment::Right, Alignment::Left]);
     table.row(Style::Dim, ["NODE", "VICTIMS", "PDB VIOLATIONS", "FOR EXAMPLE"]);
     let mut shown: Vec<_> = preemption.candidates.iter().collect();
-    shown.sort_by_key(|candidate| !is_best(&candidate.node));
+    shown.sort_compactly_by_key(|candidate| !is_best(&candidate.node));
     let n_max = extent.n_max(N_EXAMPLES);
     for candidate in shown.iter().take(n_max) {
         let look = if is_best(&candidate.node) { Style::Good } else { Style::Plain };

@@ -67,7 +67,7 @@ impl InProcessApiClient {
         let response = self.server.handle(&User::admin(), &request);
         let status = response.status();
         let Ok(body) = self.runtime.block_on(response.into_body().collect());
-        let answer: Value = serde_json::from_slice(&body.to_bytes())
+        let answer: Value = loadmaster_stdx::json::from_slice(&body.to_bytes())
             .map_err(|error| invalid_response(path, &error))?;
         if status.is_success() { Ok(answer) } else { Err(decode_error(status.as_u16(), &answer)) }
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use http::Method;
 use loadmaster_daemon::run::QueryOutcome;
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::json;
 
 use super::cluster::LocalCluster;
@@ -94,7 +95,7 @@ impl ClusterDriver {
         let now_ms = Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX);
         if let Some(churn) = &mut self.churn {
             let mut planned = churn.plan_actions(now_ms.saturating_add(PLAN_AHEAD_MS));
-            planned.sort_by_key(|(at_ms, _)| *at_ms);
+            planned.sort_compactly_by_key(|(at_ms, _)| *at_ms);
             self.actions.extend(planned);
         }
         while self.actions.front().is_some_and(|(at_ms, _)| *at_ms <= now_ms) {

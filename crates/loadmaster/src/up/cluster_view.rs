@@ -7,6 +7,7 @@ use loadmaster_api::Str;
 use loadmaster_engine::Engine;
 use loadmaster_engine::engine::scheduling_state::PodState;
 use loadmaster_framework::{NodeInfo, PodInfo, World};
+use loadmaster_stdx::SortCompactly as _;
 
 use super::pod_counts::PodsOfOtherSchedulers;
 
@@ -131,7 +132,7 @@ impl ClusterView {
         let zones =
             zones.into_iter().map(|(name, zone)| Zone { name: name.to_owned(), ..zone }).collect();
         let n_nodes = nodes.len();
-        nodes.sort_by(|a, b| {
+        nodes.sort_compactly_by(|a, b| {
             b.fullness().total_cmp(&a.fullness()).then_with(|| a.name.cmp(&b.name))
         });
         nodes.truncate(n_fullest);
@@ -222,7 +223,8 @@ fn pending(engine: &Engine) -> (Vec<PendingGroup>, usize) {
 
 /// Most pods first.
 fn sort_groups(pending: &mut [PendingGroup]) {
-    pending.sort_by(|a, b| b.n_pods.cmp(&a.n_pods).then_with(|| a.example.cmp(&b.example)));
+    pending
+        .sort_compactly_by(|a, b| b.n_pods.cmp(&a.n_pods).then_with(|| a.example.cmp(&b.example)));
 }
 
 fn name_of(pod: &PodInfo) -> (&str, &str) {

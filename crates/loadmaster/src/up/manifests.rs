@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use loadmaster_api::document::FieldPath;
 use loadmaster_api::snapshot::Snapshot;
 use loadmaster_apiserver::schema::schema;
+use loadmaster_stdx::SortCompactly as _;
 use loadmaster_stdx::did_you_mean;
 use serde_json::{Value, json};
 
@@ -94,7 +95,7 @@ pub(super) fn create(
         }
         !is_created_by_controller
     });
-    manifests.sort_by_key(|it| rank(&it.object));
+    manifests.sort_compactly_by_key(|it| rank(&it.object));
     let mut errors = Vec::new();
     let mut created = BTreeSet::new();
     for manifest in &mut manifests {

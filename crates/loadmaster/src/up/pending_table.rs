@@ -4,6 +4,7 @@ use super::cluster_view::PendingGroup;
 use super::dashboard::short;
 use crate::terminal::Key;
 use crate::text::{Alignment, Line, Style, Table, grouped};
+use loadmaster_stdx::SortCompactly as _;
 
 /// The keys, for the last line of the screen.
 const KEYS: &str = "  q quit  ↑↓ select  enter explain  / filter  s sort";
@@ -140,8 +141,10 @@ impl PendingTable {
         let mut rows: Vec<&PendingGroup> = groups.iter().filter(is_wanted).collect();
         match self.order {
             Order::Pods => {}
-            Order::Name => rows.sort_by(|a, b| a.example.cmp(&b.example)),
-            Order::Reason => rows.sort_by(|a, b| short(&a.message).cmp(short(&b.message))),
+            Order::Name => rows.sort_compactly_by(|a, b| a.example.cmp(&b.example)),
+            Order::Reason => {
+                rows.sort_compactly_by(|a, b| short(&a.message).cmp(short(&b.message)))
+            }
         }
         rows
     }

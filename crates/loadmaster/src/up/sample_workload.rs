@@ -2,6 +2,7 @@
 
 use loadmaster_api::document::{Document, LocatedError};
 use loadmaster_stdx::Rng;
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::{Map, Value, json};
 
 const GPU: &str = "nvidia.com/gpu";
@@ -182,7 +183,7 @@ impl SampleWorkload {
                 None => workload.objects.push(object),
             }
         }
-        workload.arrivals.sort_by_key(|(at_ms, _)| *at_ms);
+        workload.arrivals.sort_compactly_by_key(|(at_ms, _)| *at_ms);
         workload
     }
 }
@@ -193,7 +194,7 @@ pub(super) fn workload(n_nodes: u32) -> Result<SampleWorkload, LocatedError> {
     let (classes, mut workloads): (Vec<Value>, Vec<Value>) =
         document.decode_values()?.into_iter().partition(|it| it["kind"] == "PriorityClass");
     // Workloads with large pods first.
-    workloads.sort_by_key(|it| {
+    workloads.sort_compactly_by_key(|it| {
         ["StatefulSet", "Deployment", "Job", "Pod"].iter().position(|kind| it["kind"] == *kind)
     });
     let mut namespaces: Vec<&str> =

@@ -10,6 +10,7 @@ use loadmaster_api::{
 use loadmaster_framework::watched_objects::ObjectLister;
 use loadmaster_framework::{Failure, Reason, Rejection};
 use loadmaster_stdx::Map;
+use loadmaster_stdx::SortCompactly as _;
 use smallvec::SmallVec;
 
 use super::assume_cache::{AssumeCache, UnboundVolume};
@@ -130,7 +131,7 @@ pub(super) fn compile(claims: PodClaims, objects: &[&PersistentVolumeClaim]) -> 
     }
     let mut by_size: Vec<usize> =
         (0..delayed.len()).filter(|at| delayed[*at].claim.selected_node.is_none()).collect();
-    by_size.sort_by(|a, b| delayed[*a].request.cmp(&delayed[*b].request));
+    by_size.sort_compactly_by(|a, b| delayed[*a].request.cmp(&delayed[*b].request));
     let invalid_selector = by_size.iter().find_map(|at| invalid_selectors.remove(at));
     CompiledClaims { bound, delayed, by_size, invalid_selector }
 }

@@ -16,7 +16,7 @@ use loadmaster_framework::cluster_objects::ClusterObjects;
 use loadmaster_framework::preemption::{compare_pod_importance, has_lower_priority};
 use loadmaster_framework::template::{AffinityTerm, TemplateId};
 use loadmaster_framework::{NodeInfo, NodeRow, PodInfo, PodTemplate, World};
-use loadmaster_stdx::{Map, Set};
+use loadmaster_stdx::{Map, Set, SortCompactly as _};
 
 use super::search::{PotentialVictim, SameEffect};
 
@@ -150,7 +150,7 @@ impl RelatedPods {
                 all.add(&terms, preemptor, other, node);
             }
         }
-        all.pods.sort_by(|a, b| compare_pod_importance(&a.pod, &b.pod));
+        all.pods.sort_compactly_by(|a, b| compare_pod_importance(&a.pod, &b.pod));
         for (at, related) in all.pods.iter().enumerate() {
             for (key, value) in related.helpful_domains() {
                 if !all.keys.contains(key) {

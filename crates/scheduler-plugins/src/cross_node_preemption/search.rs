@@ -19,6 +19,7 @@ use loadmaster_framework::preemption::{
 };
 use loadmaster_framework::template::TemplateId;
 use loadmaster_framework::{Failure, NodeRow, PodInfo, Rejection};
+use loadmaster_stdx::SortCompactly as _;
 
 /// A pod that may be evicted.
 pub(super) struct PotentialVictim {
@@ -62,7 +63,7 @@ impl<'s, 'a> VictimSearch<'s, 'a> {
         budgets: &DisruptionBudgets,
         n_steps: usize,
     ) -> Self {
-        potential.sort_by(|a, b| compare_pod_importance(&a.pod, &b.pod));
+        potential.sort_compactly_by(|a, b| compare_pod_importance(&a.pod, &b.pod));
         let pods: Vec<Arc<PodInfo>> = potential.iter().map(|it| it.pod.clone()).collect();
         let budgets = budgets.of_pods(&pods);
         // Which pods of a budget are evicted decides whether the eviction of others violates it.
@@ -72,10 +73,10 @@ impl<'s, 'a> VictimSearch<'s, 'a> {
         let violates = budgets.violations(&pods);
         let mut potential: Vec<(bool, PotentialVictim)> =
             violates.into_iter().zip(potential).collect();
-        potential.sort_by_key(|(violates, _)| !violates);
+        potential.sort_compactly_by_key(|(violates, _)| !violates);
         let (mut needed, others): (Vec<_>, Vec<_>) =
             potential.into_iter().map(|(_, victim)| victim).partition(|it| it.may_be_needed);
-        needed.sort_by(|a, b| compare_pod_importance(&a.pod, &b.pod));
+        needed.sort_compactly_by(|a, b| compare_pod_importance(&a.pod, &b.pod));
         VictimSearch {
             run,
             budgets,
@@ -198,7 +199,7 @@ impl<'s, 'a> VictimSearch<'s, 'a> {
 
     fn sorted(&self, victims: &[&PotentialVictim]) -> Victims {
         let mut pods: Vec<Arc<PodInfo>> = victims.iter().map(|victim| victim.pod.clone()).collect();
-        pods.sort_by(|a, b| compare_pod_importance(a, b));
+        pods.sort_compactly_by(|a, b| compare_pod_importance(a, b));
         let violates = self.budgets.violations(&pods);
         Victims { n_pdb_violations: violates.into_iter().filter(|it| *it).count(), pods }
     }

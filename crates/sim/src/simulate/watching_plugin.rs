@@ -12,6 +12,7 @@ use loadmaster_framework::{
     ObjectSlot, PluginDef, PluginError, PodInfo, PreFilter, PreFilterResult, PublishedValueSlot,
     Rejection, SerialCx, WatchRequirement,
 };
+use loadmaster_stdx::CollectByInsertion as _;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -58,8 +59,10 @@ fn build(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
 impl PreFilter for WatchingPlugin {
     fn pre_filter(&self, cx: SerialCx<'_>, _: &PodInfo) -> Result<PreFilterResult, Rejection> {
         let pools = cx.objects(&self.pools);
-        let pools: BTreeMap<Str, Vec<Str>> =
-            pools.iter().map(|(info, pool)| (info.name.clone(), pool.accepts.clone())).collect();
+        let pools: BTreeMap<Str, Vec<Str>> = pools
+            .iter()
+            .map(|(info, pool)| (info.name.clone(), pool.accepts.clone()))
+            .collect_by_insertion();
         let closed = cx.published_value(self.closed).map(|value| value.closed.clone());
         plugin_calls::record(PluginCall::Saw { pools, closed });
         Ok(PreFilterResult::All)

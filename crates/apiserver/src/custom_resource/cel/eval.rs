@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue};
+use loadmaster_stdx::CollectByInsertion as _;
 
 use regex::Regex;
 
@@ -371,7 +372,7 @@ impl CelEvaluation {
             "transformMap" => {
                 let entries =
                     made.into_iter().filter_map(|(key, value)| Some((key.to_map_key()?, value)));
-                Ok(Val::Map(Arc::new(entries.collect())))
+                Ok(Val::Map(Arc::new(entries.collect_by_insertion())))
             }
             _ => {
                 let mut entries = BTreeMap::new();

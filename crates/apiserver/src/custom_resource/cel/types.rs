@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use super::super::structural::StructuralSchema;
 use super::value::escape_field_name;
+use loadmaster_stdx::CollectByInsertion as _;
 
 /// A type.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,7 +95,7 @@ impl ObjectType {
             };
             Some((escape_field_name(field), ty))
         };
-        let fields = schema.properties.iter().filter_map(typed).collect();
+        let fields = schema.properties.iter().filter_map(typed).collect_by_insertion();
         ObjectType { name: name.to_owned(), fields }
     }
 }

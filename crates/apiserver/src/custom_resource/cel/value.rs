@@ -10,6 +10,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use jiff::{SignedDuration, Timestamp};
 use loadmaster_api::Quantity;
+use loadmaster_stdx::CollectByInsertion as _;
 use serde_json::Value;
 
 use super::super::structural::{META_FIELDS, StructuralSchema};
@@ -177,7 +178,7 @@ impl Val {
                         Val::from_json(value, Some(inner)),
                     ))
                 };
-                Val::Map(Arc::new(members.iter().filter_map(field).collect()))
+                Val::Map(Arc::new(members.iter().filter_map(field).collect_by_insertion()))
             }
         }
     }
@@ -194,7 +195,7 @@ impl Val {
                     let named = names.filter_map(|it| {
                         Some((CelMapKey::text(it), Val::from_json(metadata.get(it)?, None)))
                     });
-                    Val::Map(Arc::new(named.collect()))
+                    Val::Map(Arc::new(named.collect_by_insertion()))
                 }
                 other => Val::from_json(other, None),
             };
@@ -285,8 +286,12 @@ impl List {
             entries.extend_from_slice(&other.entries);
             return List { entries, identity: ListEntryIdentity::Place };
         }
-        let mut places: BTreeMap<String, usize> =
-            entries.iter().enumerate().rev().map(|(at, it)| (self.name(it), at)).collect();
+        let mut places: BTreeMap<String, usize> = entries
+            .iter()
+            .enumerate()
+            .rev()
+            .map(|(at, it)| (self.name(it), at))
+            .collect_by_insertion();
         for entry in &other.entries {
             match places.entry(self.name(entry)) {
                 Entry::Occupied(place) => entries[*place.get()] = entry.clone(),
@@ -309,7 +314,7 @@ impl PartialEq for List {
             return self.entries == other.entries;
         }
         let known: BTreeMap<String, &Val> =
-            other.entries.iter().map(|it| (self.name(it), it)).collect();
+            other.entries.iter().map(|it| (self.name(it), it)).collect_by_insertion();
         self.entries.iter().all(|it| known.get(&self.name(it)).is_some_and(|other| *other == it))
     }
 }

@@ -1,5 +1,6 @@
 //! Validates the schema of a definition: forbidden keywords, structural schemas, and defaults.
 
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::Value;
 
 use super::super::structural::{Additional, META_FIELDS, StructuralSchema};
@@ -30,7 +31,7 @@ pub fn validate_schema(value: &Value, path: &str, has_status: bool, causes: &mut
     let mut structural = Vec::new();
     node(&schema, Level::Root, path, &mut structural);
     complete(&schema, &schema, path, path, &mut structural);
-    structural.sort_by(|a, b| (&a.field, &a.message).cmp(&(&b.field, &b.message)));
+    structural.sort_compactly_by(|a, b| (&a.field, &a.message).cmp(&(&b.field, &b.message)));
     if structural.is_empty() {
         defaults(&schema, path, &mut structural);
     }

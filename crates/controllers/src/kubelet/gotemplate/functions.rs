@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use loadmaster_stdx::CollectByInsertion as _;
 use serde_json::{Map, Value};
 
 use super::TemplateFunctions;
@@ -63,7 +64,7 @@ pub(super) fn call(
             let pairs = arguments.chunks(2);
             pairs
                 .map(|pair| (format_value(&pair[0]), pair.get(1).cloned().unwrap_or_default()))
-                .collect::<Map<_, _>>()
+                .collect_by_insertion::<Map<_, _>>()
                 .into()
         }
         "Quote" => quote(first).into(),

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use loadmaster_stdx::CollectByInsertion as _;
+use loadmaster_stdx::SortCompactly as _;
 use serde_json::{Value, json};
 
 use crate::engine::shadow_comparison::{
@@ -210,7 +212,7 @@ impl ShadowSummary {
         }
         let mut all: Vec<_> =
             best.into_iter().map(|(plugin, (factor, bits))| (plugin, factor, bits)).collect();
-        all.sort_by_key(|(_, _, millibits)| std::cmp::Reverse(*millibits));
+        all.sort_compactly_by_key(|(_, _, millibits)| std::cmp::Reverse(*millibits));
         all
     }
 
@@ -250,10 +252,10 @@ impl ShadowSummary {
             "verdict": self.verdict().name(),
             "differingPlugins": self.differing_plugins(),
             "comparedPods": self.n_compared(),
-            "results": results.collect::<serde_json::Map<_, _>>(),
+            "results": results.collect_by_insertion::<serde_json::Map<_, _>>(),
             "sameChoiceInEarlierState": self.n_in_earlier_states,
-            "explainedByOrderOf": self.orders.iter().map(|(order, n)| (order.name().to_owned(), json!(n))).collect::<serde_json::Map<_, _>>(),
-            "scoresOfChosenNodes": plugins.collect::<serde_json::Map<_, _>>(),
+            "explainedByOrderOf": self.orders.iter().map(|(order, n)| (order.name().to_owned(), json!(n))).collect_by_insertion::<serde_json::Map<_, _>>(),
+            "scoresOfChosenNodes": plugins.collect_by_insertion::<serde_json::Map<_, _>>(),
             "likelyWeights": weights.collect::<Vec<_>>(),
             "rejectedBy": self.rejections,
             "unexplained": self.traces.iter().map(trace_json).collect::<Vec<_>>(),
@@ -273,7 +275,7 @@ fn trace_json(trace: &Trace) -> Value {
     let ShadowResult::Unexplained(it) = &comparison.result else { return Value::Null };
     let scores = |node: &NodeScores| {
         let scores = node.scores.iter().map(|(plugin, score)| ((*plugin).to_owned(), json!(score)));
-        json!({"node": node.node.as_str(), "total": node.total, "scores": scores.collect::<serde_json::Map<_, _>>()})
+        json!({"node": node.node.as_str(), "total": node.total, "scores": scores.collect_by_insertion::<serde_json::Map<_, _>>()})
     };
     json!({
         "pod": comparison.pod,

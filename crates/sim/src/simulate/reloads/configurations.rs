@@ -7,6 +7,7 @@ use std::time::Duration;
 use loadmaster_engine::world_loader::DefaultProfileError;
 use loadmaster_framework::Registry;
 use loadmaster_scheduler_plugins::{capacity_scheduling, coscheduling, with_scheduler_plugins};
+use loadmaster_stdx::CollectByInsertion as _;
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
@@ -190,7 +191,10 @@ impl ConfigurationSource {
             4 => drawn.preempts = !rng.one_in(4),
             5 => {
                 let weights = SCORING.into_iter().filter(|_| rng.one_in(2)).collect::<Vec<_>>();
-                drawn.weights = weights.into_iter().map(|name| (name, rng.range(1, 100))).collect();
+                drawn.weights = weights
+                    .into_iter()
+                    .map(|name| (name, rng.range(1, 100)))
+                    .collect_by_insertion();
             }
             _ => drawn.args = draw_args(rng),
         }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use loadmaster_api::{Pod, Str};
 use loadmaster_engine::Engine;
 use loadmaster_engine::queue::SubQueue;
+use loadmaster_stdx::CollectByInsertion as _;
 
 use super::counting_plugin::Counts;
 use crate::simulate::invariants::CheckResult;
@@ -86,7 +87,7 @@ pub(in crate::simulate) fn check_counts(model: &ReferenceModel, engine: &Engine)
     let pending = engine.pending_pods().into_iter().map(|pod| (pod.uid.clone(), Str::default()));
     let assigned = model.pods.iter().filter(|(_, pod)| !pod.spec.node_name.is_empty());
     let assigned = assigned.map(|(uid, pod)| (uid.clone(), pod.spec.node_name.clone()));
-    let pods: BTreeMap<Box<str>, Str> = pending.chain(assigned).collect();
+    let pods: BTreeMap<Box<str>, Str> = pending.chain(assigned).collect_by_insertion();
     let nodes: BTreeSet<Str> = model.nodes.keys().cloned().collect();
     for (at, profile) in model.configuration.profiles.iter().enumerate() {
         let name = &profile.profile.scheduler_name;

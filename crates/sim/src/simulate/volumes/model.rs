@@ -6,6 +6,7 @@ use std::sync::Arc;
 use loadmaster_api::{Node, Pod, Str};
 use loadmaster_engine::engine::EngineEvent;
 use loadmaster_framework::api_calls::ObjectRef;
+use loadmaster_stdx::CollectByInsertion as _;
 use serde_json::Value;
 
 use super::{VolumeKind, claim_names, claim_ref, full_name, is_accessible, is_bound, text, uid};
@@ -92,7 +93,7 @@ impl VolumeModel {
             let claim = objects.get(VolumeKind::Claim.watched(), &name)?;
             (!is_bound(claim)).then(|| (uid(claim).to_owned(), name))
         });
-        let claims: BTreeMap<String, String> = claims.collect();
+        let claims: BTreeMap<String, String> = claims.collect_by_insertion();
         if !claims.is_empty() {
             let (pod_name, node) = (pod.full_name(), node.clone());
             let delayed = DelayedClaims { pod: pod_name, node, reserved_node, claims };

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use super::super::eval::{Failure, Outcome};
 use super::super::value::Val;
 use super::numbers;
+use loadmaster_stdx::SortCompactly as _;
 
 pub fn call(name: &str, args: &[Val]) -> Option<Outcome> {
     match (name, args) {
@@ -87,7 +88,7 @@ pub fn sort_by_key(mut keyed: Vec<(Val, Val)>) -> Outcome {
     if !keyed.windows(2).all(is_comparable) {
         return Err(Failure::new("list elements must have the same type"));
     }
-    keyed.sort_by(|a, b| a.0.compare(&b.0).unwrap_or(Ordering::Equal));
+    keyed.sort_compactly_by(|a, b| a.0.compare(&b.0).unwrap_or(Ordering::Equal));
     Ok(Val::list(keyed.into_iter().map(|(_, value)| value).collect()))
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::super::eval::{Failure, Outcome};
 use super::super::value::{CelMapKey, Val};
+use loadmaster_stdx::CollectByInsertion as _;
 
 pub fn call(name: &str, is_member: bool, args: &[Val]) -> Option<Outcome> {
     match (name, args) {
@@ -88,7 +89,7 @@ fn of_url(name: &str, url: &Url<'_>) -> Option<Outcome> {
                 all.entry(CelMapKey::text(&name)).or_default().push(Val::text(&*value));
             }
             let all = all.into_iter().map(|(name, values)| (name, Val::list(values)));
-            return Some(Ok(Val::Map(Arc::new(all.collect()))));
+            return Some(Ok(Val::Map(Arc::new(all.collect_by_insertion()))));
         }
         _ => return None,
     };
