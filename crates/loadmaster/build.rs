@@ -6,6 +6,9 @@ use std::process::Command;
 /// Functions and tables that differ in their types only are in the program once. `lld` can do that, the default linker of this target.
 const MERGE_EQUAL_CODE: [&str; 2] = ["-Wl,--icf=all", "-Wl,--ignore-data-address-equality"];
 
+/// Constants that mimalloc tells apart by their addresses: with equal ones, each allocation fails.
+const NEVER_MERGED: [&str; 3] = ["_mi_page_empty", "_mi_theap_empty", "_mi_theap_empty_wrong"];
+
 /// Addresses that the dynamic linker has to adjust, as a bitmap: 1.6 MB less. glibc reads it since 2.36; older ones refuse the program.
 const PACK_RELOCATIONS: &str = "-Wl,-z,pack-relative-relocs";
 const GLIBC_THAT_READS_IT: (u32, u32) = (2, 36);
@@ -20,6 +23,9 @@ fn main() {
     if is("PROFILE", "release") && is("TARGET", "x86_64-unknown-linux-gnu") && is_default_linker {
         for option in MERGE_EQUAL_CODE {
             println!("cargo::rustc-link-arg-bins={option}");
+        }
+        for symbol in NEVER_MERGED {
+            println!("cargo::rustc-link-arg-bins=-Wl,--keep-unique={symbol}");
         }
         if glibc_version().is_some_and(|version| version >= GLIBC_THAT_READS_IT) {
             println!("cargo::rustc-link-arg-bins={PACK_RELOCATIONS}");

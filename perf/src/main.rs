@@ -18,6 +18,11 @@ use loadmaster_perf::{
 };
 use serde_json::Value;
 
+/// As in the `loadmaster` program.
+#[cfg(not(target_env = "musl"))]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Benchmarks of the scheduler, in process.
 #[derive(Parser)]
 #[command(name = "cargo xtask perf")]
