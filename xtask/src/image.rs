@@ -217,8 +217,9 @@ fn from_programs(
         let path = program(image.package);
         let Ok(content) = std::fs::read(&path) else {
             bail!(
-                "there is no program {}: `cargo build --release --workspace --bins` builds all",
-                path.display()
+                "there is no program {}: `cargo build --release --package {}` builds it",
+                path.display(),
+                image.package
             )
         };
         let sbom = sbom(image, &tree, toolchain, release)?;

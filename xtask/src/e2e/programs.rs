@@ -118,9 +118,6 @@ pub fn examples(names: &[&str]) -> Result<PathBuf> {
     let mut cargo = crate::command("cargo");
     // With the features of the workspace, as its tests were built.
     cargo.args(["build", "--workspace"]).args(names.iter().flat_map(|name| ["--bin", name]));
-    if folder.ends_with("release") {
-        cargo.arg("--release");
-    }
     match cargo.current_dir(crate::root()?).status().context("running cargo")?.success() {
         true => Ok(folder),
         false => bail!("building {} failed", names.join(", ")),
@@ -129,9 +126,8 @@ pub fn examples(names: &[&str]) -> Result<PathBuf> {
 
 /// Loadmaster's binary: the given one, or else that of the release profile.
 pub fn loadmaster(given: Option<&Path>) -> Result<PathBuf> {
-    let this = std::env::current_exe().context("finding the target folder")?;
-    let target = this.ancestors().nth(2).context("finding the target folder")?;
-    let binary = given.map_or_else(|| target.join("release/loadmaster"), Path::to_owned);
+    let of_release = target_folder()?.join("release/loadmaster");
+    let binary = given.map_or(of_release, Path::to_owned);
     if !binary.exists() {
         bail!(
             "{} does not exist: build it with `cargo build --release`, or use --loadmaster",
@@ -141,10 +137,14 @@ pub fn loadmaster(given: Option<&Path>) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// The folder of this program, where the examples are too.
+/// The folder of examples: that of the dev profile, because each takes minutes in the release profile, which optimises across crates.
 pub fn folder() -> Result<PathBuf> {
+    Ok(target_folder()?.join("debug"))
+}
+
+fn target_folder() -> Result<PathBuf> {
     let this = std::env::current_exe().context("finding the target folder")?;
-    Ok(this.parent().context("finding the target folder")?.to_owned())
+    Ok(this.ancestors().nth(2).context("finding the target folder")?.to_owned())
 }
 
 fn conformance() -> Result<PathBuf> {

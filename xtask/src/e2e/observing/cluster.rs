@@ -115,9 +115,6 @@ fn build_faulty() -> Result<PathBuf> {
     let mut cargo = crate::command("cargo");
     // With the features of the workspace, as its tests were built.
     cargo.args(["build", "--quiet", "--workspace", "--example", FAULTY]);
-    if folder.ends_with("release") {
-        cargo.arg("--release");
-    }
     let status = cargo.current_dir(crate::root()?).status().context("running cargo")?;
     ensure!(status.success(), "building the example {FAULTY} failed");
     Ok(folder.join("examples").join(FAULTY))
