@@ -8,7 +8,7 @@ use serde::de::Error as _;
 ///
 /// # Errors
 ///
-/// As `serde_json::from_slice`, but when the text is not UTF-8 whatever is wrong before that.
+/// When the text is not UTF-8, wherever that is; otherwise as `serde_json::from_str`.
 pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> serde_json::Result<T> {
     let text = std::str::from_utf8(text).map_err(serde_json::Error::custom)?;
     serde_json::from_str(text)
