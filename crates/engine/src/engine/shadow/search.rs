@@ -3,7 +3,6 @@
 use loadmaster_api::Str;
 use loadmaster_framework::world::Trial;
 use loadmaster_framework::{NodeRow, PodInfo, World};
-use loadmaster_stdx::SortCompactly as _;
 
 use super::evidence::Decision;
 use super::history::{HistoryEntry, Step};
@@ -381,12 +380,12 @@ impl<'a> Search<'a> {
                 };
                 ranked.push((rank, entry));
             }
-            ranked.sort_compactly_by_key(|(rank, _)| *rank);
+            ranked.sort_by_key(|(rank, _)| *rank);
             ranked.truncate(N_MOVES_MAX);
             ranked
         });
         let mut ranked = sides.concat();
-        ranked.sort_compactly_by_key(|(rank, _)| *rank);
+        ranked.sort_by_key(|(rank, _)| *rank);
         ranked.into_iter().map(|(_, entry)| entry).collect()
     }
 
@@ -505,7 +504,7 @@ impl<'a> Search<'a> {
         let chosen = table.index_of(row);
         let own = chosen.map(|at| table.totals[at]);
         let mut ranked: Vec<usize> = (0..table.rows.len()).collect();
-        ranked.sort_compactly_by_key(|at| (std::cmp::Reverse(table.totals[*at]), table.rows[*at]));
+        ranked.sort_by_key(|at| (std::cmp::Reverse(table.totals[*at]), table.rows[*at]));
         ranked.truncate(N_BEST_NODES);
         let best_nodes: Vec<NodeScores> =
             ranked.iter().map(|at| node_scores(trial, table, *at)).collect();
