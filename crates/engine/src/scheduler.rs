@@ -187,9 +187,20 @@ impl Scheduler {
         });
         // A plugin that panics makes one of the two results fail; that is not a difference.
         if let Some(slow) = slow.filter(|_| guard::n_panics() == n_panics) {
-            self.verify(pod, &slow, &decided);
+            self.verify(world, pod, &slow, &decided);
         }
         decided
+    }
+
+    /// The nodes with the highest total, from which the decision that was just made about a pod has selected one; `None` unless it was made
+    /// with a score index.
+    pub fn best_rows(&mut self, world: &World, pod: &PodInfo) -> Option<Vec<NodeRow>> {
+        let mut index = self.cache.up_to_date_index(world, pod)?;
+        let cx = EvaluatorCx { world, states: &self.states };
+        let rows = guard::catch_plugin_panic(|| index.best_rows(cx));
+        let mut rows = rows.ok()?.ok()?;
+        rows.sort_unstable();
+        Some(rows)
     }
 
     /// Whether the next decision is verified. Never with nominated pods or node sampling, where the per-node evaluation may
@@ -206,7 +217,7 @@ impl Scheduler {
         self.n_decisions += 1;
         self.feasible_nodes = None;
         if let Some(row) = self.evaluate_nominated_node(world, pod) {
-            return Decision::Selected { row, total: 0, n_ties: 1 };
+            return Decision::Selected { row, total: 0 };
         }
         let options = SearchOptions {
             among: None,
@@ -513,13 +524,13 @@ impl Scheduler {
         if let Some(row) = evaluation.single_feasible_node() {
             let only = evaluation.nodes.iter().find(|node| node.row == row);
             let total = only.and_then(|node| node.total).unwrap_or(0);
-            return Decision::Selected { row, total, n_ties: 1 };
+            return Decision::Selected { row, total };
         }
         let best = evaluation.best_nodes();
         let total = evaluation.nodes.iter().filter_map(|node| node.total).max();
         match total {
             Some(total) if !best.is_empty() => {
-                Decision::Selected { row: *self.rng.pick(&best), total, n_ties: best.len() as u64 }
+                Decision::Selected { row: *self.rng.pick(&best), total }
             }
             _ => Decision::Unschedulable,
         }
@@ -566,7 +577,8 @@ impl Scheduler {
     }
 
     /// Compares a decision with the per-node evaluation.
-    fn verify(&mut self, pod: &PodInfo, slow: &Evaluation, decided: &Decision) {
+    fn verify(&mut self, world: &World, pod: &PodInfo, slow: &Evaluation, decided: &Decision) {
+        let selected_among = self.best_rows(world, pod);
         let is_right = match decided {
             Decision::Failed(_) => true,
             Decision::Unschedulable => !slow.is_feasible(),
@@ -574,11 +586,12 @@ impl Scheduler {
             Decision::Selected { row, .. } if slow.single_feasible_node().is_some() => {
                 slow.single_feasible_node() == Some(*row)
             }
-            Decision::Selected { row, total, n_ties } => {
+            Decision::Selected { row, total } => {
                 let best = slow.best_nodes();
                 let is_best =
                     |node: &NodeEvaluation| node.row == *row && node.total == Some(*total);
-                best.contains(row) && best.len() as u64 == *n_ties && slow.nodes.iter().any(is_best)
+                let has_all = selected_among.is_none_or(|rows| rows == best);
+                has_all && best.contains(row) && slow.nodes.iter().any(is_best)
             }
         };
         if !is_right {

@@ -3,6 +3,7 @@
 //! Most of it is a [`RowIndex`] that combinations share. Each has for itself only the [`CountedRows`]; a combination that shares with no other
 //! has a [`RowIndex`] with its own classes.
 
+mod best_rows;
 mod counted_rows;
 mod row_index;
 
@@ -17,8 +18,8 @@ use crate::decision::Decision;
 use crate::evaluate::class_table::ClassTable;
 use crate::evaluate::incremental::{Evaluator, KeyForm};
 use crate::evaluate::row_results::RowResults;
-use crate::evaluate::score_buckets::{self, TopBucket};
 use crate::row_names::{FeasibleNodes, RowNames};
+use best_rows::BestRows;
 use counted_rows::CountedRows;
 pub(crate) use row_index::RowIndex;
 
@@ -109,11 +110,10 @@ impl ScoreIndex {
         if self.n_built != shared.n_built {
             return false;
         }
-        if let (Some(counted), Some(index)) = (&mut self.counted, &shared.index) {
-            let changes = cx.world.changes_since(self.cursor);
-            let moves = index.moves_since(self.cursor);
-            let (Some(changes), Some(moves)) = (changes, moves) else { return false };
-            counted.apply(evaluator, index, cx, changes, moves);
+        if let (Some(counted), Some(index)) = (&mut self.counted, &shared.index)
+            && counted.apply(evaluator, index, cx, self.cursor).is_none()
+        {
+            return false;
         }
         self.cursor = cx.world.next_change_seq();
         true
@@ -146,12 +146,18 @@ impl<'a> IndexedRows<'a> {
         rng: &mut Rng,
     ) -> Result<Decision, ScoreOutOfRange> {
         self.evaluate_classes(cx)?;
-        let picked = score_buckets::best(self.top_buckets()).and_then(|best| {
-            let is_member = |bucket: &TopBucket<'_>, row| self.is_member(bucket, row);
-            let row = score_buckets::pick_best_row(self.top_buckets(), best, is_member, rng)?;
-            Some(Decision::Selected { row, total: best.total, n_ties: best.n_ties })
-        });
-        Ok(picked.unwrap_or(Decision::Unschedulable))
+        let best = BestRows::new(self.index, self.own.counted.as_ref(), self.evaluator);
+        Ok(match best.pick(rng) {
+            Some(row) => Decision::Selected { row, total: best.total },
+            None => Decision::Unschedulable,
+        })
+    }
+
+    /// All rows among which [`IndexedRows::select_node`] selects one.
+    pub fn best_rows(&mut self, cx: EvaluatorCx<'_>) -> Result<Vec<NodeRow>, ScoreOutOfRange> {
+        self.evaluate_classes(cx)?;
+        let best = BestRows::new(self.index, self.own.counted.as_ref(), self.evaluator);
+        Ok(best.rows().collect())
     }
 
     /// All feasible nodes.
@@ -201,27 +207,6 @@ impl<'a> IndexedRows<'a> {
     /// The table of all classes; those of counted rows come last.
     fn classes(&self) -> &ClassTable {
         self.own.counted.as_ref().map_or(&self.index.table, |counted| &counted.all_classes)
-    }
-
-    fn top_buckets(&self) -> impl Iterator<Item = TopBucket<'_>> {
-        let counted = self.own.counted.as_ref();
-        let n_hidden = move |class, score| counted.map_or(0, |it| it.n_hidden(class, score));
-        let stride = self.evaluator.class_key_len();
-        let own = counted.into_iter();
-        let own = own.flat_map(move |counted| counted.top_buckets(self.index, stride));
-        self.index.buckets.top_buckets(self.classes(), n_hidden).chain(own)
-    }
-
-    /// Whether a row that is in the list of a bucket belongs to it.
-    fn is_member(&self, bucket: &TopBucket<'_>, row: NodeRow) -> bool {
-        let own = self.own.counted.as_ref().and_then(|counted| counted.class(row));
-        match bucket.counted {
-            None => own.is_none(),
-            Some((class, score)) => {
-                let has_score = || self.index.class_and_score(row).is_some_and(|it| it.1 == score);
-                own == Some(class) && has_score()
-            }
-        }
     }
 
     fn feasible_rows(&self) -> impl Iterator<Item = (NodeRow, i64)> + '_ {

@@ -257,11 +257,10 @@ impl Tested {
             }
             let best = want.best_nodes();
             match self.scheduler.schedule_pod(world, &pod) {
-                Decision::Selected { row, n_ties, .. } => {
-                    assert!(
-                        best.contains(&row) && n_ties == best.len() as u64,
-                        "{context}: {row:?}"
-                    );
+                Decision::Selected { row, .. } => {
+                    assert!(best.contains(&row), "{context}: {row:?}");
+                    let selected_among = self.scheduler.best_rows(world, &pod);
+                    assert!(selected_among.is_none_or(|rows| rows == best), "{context}");
                 }
                 Decision::Unschedulable => {
                     assert_eq!(best, [], "{context}");

@@ -61,12 +61,12 @@ impl ClassTable {
         }
     }
 
-    /// Makes this a table of the classes of two tables, first those of `shared` without the rows that are left out, then `own`, whose keys
-    /// have one more element.
+    /// Makes this a table of the classes of two tables, first those of `shared` without so many rows, then `own`, whose keys have one more
+    /// element.
     pub fn combine(
         &mut self,
         shared: &ClassTable,
-        n_hidden: &[u32],
+        n_less: &[u32],
         own: &ClassTable,
         stride: usize,
     ) {
@@ -74,15 +74,10 @@ impl ClassTable {
         for key in own.keys.chunks_exact(stride + 1) {
             self.keys.extend_from_slice(&key[..stride]);
         }
-        let hidden = n_hidden.iter().copied().chain(std::iter::repeat(0));
+        let n_less = n_less.iter().copied().chain(std::iter::repeat(0));
         self.rows.clear();
-        self.rows.extend(shared.rows.iter().zip(hidden).map(|(rows, hidden)| rows - hidden));
+        self.rows.extend(shared.rows.iter().zip(n_less).map(|(rows, less)| rows - less));
         self.rows.extend_from_slice(&own.rows);
-    }
-
-    /// Whether a class, if there is one, is feasible.
-    pub fn is_feasible(&self, class: usize) -> bool {
-        self.feasible.get(class).copied().unwrap_or(false)
     }
 
     /// Takes over the keys of another table.

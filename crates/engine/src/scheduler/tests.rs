@@ -1,5 +1,6 @@
 //! Decisions after many changes at once, each compared with the per-node evaluation.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod};
@@ -130,4 +131,50 @@ fn applications_that_share_an_index() {
         world.add_pod(row, Arc::new(pod));
         assert_eq!(scheduler.decision_mismatches(), [""; 0], "turn {turn}");
     }
+}
+
+/// Nodes with the same score have different numbers of pods that the constraint counts, so that only some of them are the best ones: each of these
+/// is selected equally often.
+#[test]
+fn each_of_the_best_nodes_is_selected_equally_often() {
+    let spread = |app: &str| {
+        json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"app": app}}}]})
+    };
+    let mut world = world();
+    let mut scheduler = Scheduler::new(profile(), Rng::new(1));
+    let mut select = |world: &mut World, name: &str, app: &str| {
+        let pod = parse(world, name, app, &spread(app));
+        let decided = scheduler.schedule_pod(world, &pod);
+        let Decision::Selected { row, .. } = decided else { panic!("{decided:?}") };
+        (row, scheduler.best_rows(world, &pod), pod)
+    };
+    for row in (0..N_NODES).map(|at| NodeRow(at as u32)) {
+        for nth in 0..[1, 1, 2, 2, 3][row.index() % 5] {
+            let pod = parse(&mut world, &format!("a-{}-{nth}", row.0), "a", &json!({}));
+            world.add_pod(row, Arc::new(pod));
+        }
+    }
+    let mut n_counted = Vec::new();
+    for turn in 0..60 {
+        // Both share an index.
+        for app in ["a", "b"] {
+            let (row, _, pod) = select(&mut world, &format!("{app}-{turn}"), app);
+            world.add_pod(row, Arc::new(pod));
+        }
+        if turn % 15 != 14 {
+            continue;
+        }
+        let mut n_selected = BTreeMap::new();
+        let (_, best, _) = select(&mut world, "next", "a");
+        let best = best.expect("a score index");
+        for _ in 0..100 * best.len() {
+            *n_selected.entry(select(&mut world, "next", "a").0).or_insert(0) += 1;
+        }
+        assert_eq!(n_selected.keys().copied().collect::<Vec<_>>(), best, "turn {turn}");
+        assert!(n_selected.values().all(|n| (50..160).contains(n)), "turn {turn}: {n_selected:?}");
+        let is_counted = |row| world.nodes().pods(row).iter().any(|pod| pod.name.starts_with('a'));
+        n_counted.push(best.iter().filter(|row| is_counted(**row)).count());
+    }
+    assert!(n_counted.iter().any(|n| *n > 0), "{n_counted:?}");
 }

@@ -11,21 +11,15 @@ use crate::evaluate::row_results::{RowResults, weighted_sum};
 use crate::evaluate::score_buckets::ScoreBuckets;
 use crate::guard::ExtensionPoint;
 
-/// Not many more moves than this are remembered, nor than two per row.
-const MOVES_MAX: usize = 1 << 15;
+/// Not many more changes of classes than this are remembered, nor than two per row.
+const CLASS_CHANGES_MAX: usize = 1 << 15;
 
-/// A change of the class or score of a row.
+/// A row got a class, lost it, or has another one.
 #[derive(Clone, Copy)]
-pub(super) struct RowMove {
+struct ClassChange {
     /// Sequence number of the change of the world.
     seq: u64,
-    pub row: NodeRow,
-    /// Whether the row has the same class before and after it.
-    pub same_class: bool,
-    /// The score before it, if the row had a class.
-    pub from: i64,
-    /// The score after it, if the row has a class.
-    pub to: i64,
+    row: NodeRow,
 }
 
 /// Feasible rows by class and row-local score, updated from the world's change log.
@@ -48,9 +42,9 @@ pub(crate) struct RowIndex {
     pod_scores: Result<(), ScoreOutOfRange>,
     /// Sequence number of the first change that is not applied yet.
     cursor: u64,
-    /// The moves since change `moves_since`, for combinations with rows of their own.
-    moves: Vec<RowMove>,
-    moves_since: u64,
+    /// The changes of classes since change `class_changes_since` of the world, for combinations with rows of their own.
+    class_changes: Vec<ClassChange>,
+    class_changes_since: u64,
     key: ClassKey,
     /// Number of times that a row was added, was removed, or changed its class.
     pub(super) n_class_changes: u64,
@@ -73,8 +67,8 @@ impl RowIndex {
             node_scores: Ok(()),
             pod_scores: results.in_range(),
             cursor: cx.world.next_change_seq(),
-            moves: Vec::new(),
-            moves_since: cx.world.next_change_seq(),
+            class_changes: Vec::new(),
+            class_changes_since: cx.world.next_change_seq(),
             key: ClassKey::new(),
             n_class_changes: 0,
         };
@@ -119,8 +113,8 @@ impl RowIndex {
         self.pod_scores = results.in_range();
         let remembers = self.key_form == KeyForm::Shared && evaluator.counts_pods();
         if !remembers {
-            self.moves.clear();
-            self.moves_since = cx.world.next_change_seq();
+            self.class_changes.clear();
+            self.class_changes_since = cx.world.next_change_seq();
         }
         for (change, seq) in changes.iter().zip(self.cursor..) {
             let (row, counters) = match *change {
@@ -129,41 +123,36 @@ impl RowIndex {
                 WorldChange::NodeSet if evaluator.depends_on_node_set() => return false,
                 WorldChange::NodeSet => continue,
             };
-            let before =
-                remembers.then(|| (self.buckets.class_and_score(row), self.n_class_changes));
+            let n_class_changes = self.n_class_changes;
             match counters {
                 Some(counters) => self.update_pods(evaluator, results, cx, row, counters),
                 None => self.update_node(evaluator, results, cx, row),
             }
-            if let Some((before, n_class_changes)) = before {
-                let same_class = n_class_changes == self.n_class_changes;
-                self.remember(seq, row, before, same_class);
+            if remembers && self.n_class_changes != n_class_changes {
+                self.remember(ClassChange { seq, row });
             }
         }
         self.cursor = cx.world.next_change_seq();
         true
     }
 
-    /// The moves since this change of the world; `None` if not all of them are remembered.
-    pub(super) fn moves_since(&self, then: u64) -> Option<&[RowMove]> {
-        let first = || self.moves.partition_point(|it| it.seq < then);
-        (then >= self.moves_since).then(|| &self.moves[first()..])
+    /// The rows whose class changed since this change of the world; `None` if not all of them are remembered.
+    pub(super) fn class_changes_since(
+        &self,
+        then: u64,
+    ) -> Option<impl Iterator<Item = NodeRow> + '_> {
+        let first = || self.class_changes.partition_point(|it| it.seq < then);
+        let is_known = then >= self.class_changes_since;
+        is_known.then(|| self.class_changes[first()..].iter().map(|it| it.row))
     }
 
-    /// Remembers the move of a row that had this class and score before.
-    fn remember(&mut self, seq: u64, row: NodeRow, before: Option<(u32, i64)>, same_class: bool) {
-        let after = self.buckets.class_and_score(row);
-        let score = |place: Option<(u32, i64)>| place.map_or(0, |(_, score)| score);
-        let (from, to) = (score(before), score(after));
-        if same_class && from == to {
-            return;
+    fn remember(&mut self, change: ClassChange) {
+        if self.class_changes.len() >= CLASS_CHANGES_MAX.min(2 * self.node_passes.len()) {
+            let half = self.class_changes.len() / 2;
+            self.class_changes_since = self.class_changes.get(half).map_or(change.seq, |it| it.seq);
+            self.class_changes.drain(..half);
         }
-        if self.moves.len() >= MOVES_MAX.min(2 * self.node_passes.len()) {
-            let half = self.moves.len() / 2;
-            self.moves_since = self.moves.get(half).map_or(seq, |it| it.seq);
-            self.moves.drain(..half);
-        }
-        self.moves.push(RowMove { seq, row, same_class, from, to });
+        self.class_changes.push(change);
     }
 
     /// The class of a row and its score, if it has one.

@@ -2,7 +2,7 @@
 
 mod trials;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -145,12 +145,16 @@ impl History {
         }
         self.scheduler.set_next_start_node_index(start);
         let decision = self.scheduler.schedule_pod(&mut self.cluster.world, &expected.info);
+        let selected_among = match self.cluster.world.nominated_nodes().next() {
+            None => self.scheduler.best_rows(&self.cluster.world, &expected.info),
+            Some(_) => None,
+        };
         let next_start = self.scheduler.next_start_node_index();
         if !totals_first {
             self.compare_totals(&expected, start)?;
         }
         self.scheduler.set_next_start_node_index(next_start);
-        self.compare_decision(&expected, &decision)?;
+        self.compare_decision(&expected, &decision, selected_among.as_deref())?;
         if self.profile.sampling != NodeSampling::All {
             let wanted = expected.evaluation.next_start;
             self.compare(&expected, "next start index", &next_start, &wanted)?;
@@ -273,18 +277,26 @@ impl History {
         self.compare(expected, what, &found, wanted)
     }
 
-    fn compare_decision(&mut self, expected: &Expected<'_>, decision: &Decision) -> Compared {
+    /// `selected_among` are the nodes among which a score index selected one.
+    fn compare_decision(
+        &mut self,
+        expected: &Expected<'_>,
+        decision: &Decision,
+        selected_among: Option<&[NodeRow]>,
+    ) -> Compared {
         let wanted = &expected.evaluation;
         let (highest, best) = wanted.best();
         let is_right = match (decision, &wanted.nominated_node) {
-            (Decision::Selected { row, n_ties, .. }, Some(node)) => {
-                self.cluster.node_name(*row) == *node && *n_ties == 1
-            }
-            (Decision::Selected { row, n_ties, total }, None) => {
+            (Decision::Selected { row, .. }, Some(node)) => self.cluster.node_name(*row) == *node,
+            (Decision::Selected { row, total }, None) => {
                 // A single feasible node is selected whatever its score.
                 let has_total = *total == highest || wanted.totals.len() == 1;
                 let name = self.cluster.node_name(*row);
-                best.contains(&&name) && *n_ties == best.len() as u64 && has_total
+                let has_all = selected_among.is_none_or(|rows| {
+                    let names = rows.iter().map(|row| self.cluster.node_name(*row));
+                    names.collect::<BTreeSet<_>>() == best.iter().copied().cloned().collect()
+                });
+                best.contains(&&name) && has_all && has_total
             }
             (Decision::Unschedulable, node) => node.is_none() && best.is_empty(),
             (Decision::Failed(_), _) => false,
