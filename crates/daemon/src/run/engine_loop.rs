@@ -68,6 +68,10 @@ const AGES_PERIOD_NANOS: u64 = 5_000_000_000;
 /// The longest sleep, so that metrics stay up to date.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
+/// Before all kinds have synced nothing can be scheduled, so that objects are taken in together, after at least this time: to wake the thread
+/// for each of them costs more than to take it in.
+const SYNC_PAUSE: Duration = Duration::from_millis(5);
+
 /// The engine, its input channels and its outputs.
 pub(super) struct EngineLoop {
     pub engine: Engine,
@@ -437,7 +441,12 @@ impl EngineLoop {
             WakeReason::ExtenderReplied(Some(reply)) => {
                 self.apply(reply.into(), None, state);
             }
-            WakeReason::WatchEvent(Some(event)) => self.handle_watch_event(event, state),
+            WakeReason::WatchEvent(Some(event)) => {
+                self.handle_watch_event(event, state);
+                if !state.unsynced.is_empty() {
+                    state.runtime.block_on(async { sleep(SYNC_PAUSE).await });
+                }
+            }
             WakeReason::Timeout => {}
             // A sender was dropped: the scheduler is stopping.
             WakeReason::Command(None)
