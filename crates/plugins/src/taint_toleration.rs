@@ -240,10 +240,9 @@ impl PluginEvaluator for TaintTolerationEvaluator {
         if self.all_tolerated && nodes.n_taint_sets() == self.results.len() {
             return;
         }
+        // Without a branch that depends on the row: nodes with and without taints alternate.
         for (member, taints) in set.iter_mut().zip(&nodes.columns().taints) {
-            if *member != 0 && !self.taint_set_result(nodes, *taints).tolerated {
-                *member = 0;
-            }
+            *member &= u8::from(self.taint_set_result(nodes, *taints).tolerated);
         }
     }
 

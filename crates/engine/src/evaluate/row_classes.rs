@@ -37,16 +37,20 @@ impl RowClasses {
         table.clear();
         table.rows.resize(self.table.len(), 0);
         let mut last = None;
-        for (at, _) in set.iter().enumerate().filter(|(_, member)| **member != 0) {
+        for (at, member) in set.iter().enumerate() {
             let mut class = self.of_row[at];
             if class == UNKNOWN {
+                if *member == 0 {
+                    continue;
+                }
                 class = self.compute(evaluator, cx, NodeRow(at as u32), last);
                 last = Some(class);
                 if table.rows.len() < self.table.len() {
                     table.rows.resize(self.table.len(), 0);
                 }
             }
-            table.rows[class as usize] += 1;
+            // Without a branch: members and others alternate.
+            table.rows[class as usize] += u32::from(*member);
         }
         table.copy_keys(&self.table);
     }
