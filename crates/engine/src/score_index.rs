@@ -19,7 +19,7 @@ use crate::evaluate::class_table::ClassTable;
 use crate::evaluate::incremental::{Evaluator, KeyForm};
 use crate::evaluate::row_results::RowResults;
 use crate::row_names::{FeasibleNodes, RowNames};
-use best_rows::BestRows;
+use best_rows::{BestRows, Part};
 use counted_rows::CountedRows;
 pub(crate) use row_index::RowIndex;
 
@@ -82,6 +82,8 @@ pub(crate) struct ScoreIndex {
     cursor: u64,
     /// The feasible nodes that were found last.
     feasible_nodes: Option<(FeasibleRowsKey, Arc<FeasibleNodes>)>,
+    /// Scratch space.
+    parts: Vec<Part>,
 }
 
 /// For equal values of this the same rows are feasible: numbers of changes of classes, and which classes are feasible.
@@ -97,6 +99,7 @@ impl ScoreIndex {
             n_built: shared.n_built,
             cursor: cx.world.next_change_seq(),
             feasible_nodes: None,
+            parts: Vec::new(),
         }
     }
 
@@ -146,7 +149,7 @@ impl<'a> IndexedRows<'a> {
         rng: &mut Rng,
     ) -> Result<Decision, ScoreOutOfRange> {
         self.evaluate_classes(cx)?;
-        let best = BestRows::new(self.index, self.own.counted.as_ref(), self.evaluator);
+        let best = self.find_best();
         Ok(match best.pick(rng) {
             Some(row) => Decision::Selected { row, total: best.total },
             None => Decision::Unschedulable,
@@ -156,8 +159,12 @@ impl<'a> IndexedRows<'a> {
     /// All rows among which [`IndexedRows::select_node`] selects one.
     pub fn best_rows(&mut self, cx: EvaluatorCx<'_>) -> Result<Vec<NodeRow>, ScoreOutOfRange> {
         self.evaluate_classes(cx)?;
-        let best = BestRows::new(self.index, self.own.counted.as_ref(), self.evaluator);
-        Ok(best.rows().collect())
+        Ok(self.find_best().rows().collect())
+    }
+
+    fn find_best(&mut self) -> BestRows<'_> {
+        let ScoreIndex { counted, parts, .. } = &mut *self.own;
+        BestRows::new(self.index, counted.as_ref(), self.evaluator, parts)
     }
 
     /// All feasible nodes.

@@ -17,7 +17,7 @@ use crate::evaluate::incremental::Evaluator;
 const PICK_ATTEMPTS: usize = 32;
 
 /// The rows of a shared class that have the same class for this combination of keys, if they are feasible.
-struct Part {
+pub(super) struct Part {
     shared_class: u32,
     /// The class among counted rows; `None` for the rows of the shared class that are not counted.
     counted_class: Option<u32>,
@@ -33,7 +33,7 @@ pub(super) struct BestRows<'a> {
     table: &'a ClassTable,
     pub total: i64,
     /// All of them are among these rows, each once.
-    found: SmallVec<[FoundRows<'a>; 4]>,
+    found: SmallVec<[FoundRows<'a>; 8]>,
 }
 
 /// Rows of which some have the highest total, or all.
@@ -44,26 +44,51 @@ struct FoundRows<'a> {
 }
 
 impl<'a> BestRows<'a> {
-    /// The classes must have been filtered and scored.
+    /// The classes must have been filtered and scored. `parts` is scratch space.
     pub fn new(
         index: &'a RowIndex,
         counted: Option<&'a CountedRows>,
         evaluator: &Evaluator,
+        parts: &mut Vec<Part>,
     ) -> BestRows<'a> {
         let table = counted.map_or(&index.table, |counted| &counted.all_classes);
         let total = i64::MIN;
         let mut best = BestRows { index, counted, table, total, found: SmallVec::new() };
-        best.find(evaluator.class_key_len());
+        match counted {
+            None => best.find_uncounted(),
+            Some(_) => best.find(evaluator.class_key_len(), parts),
+        }
         best
     }
 
-    fn find(&mut self, stride: usize) {
-        // Filled in place: it is large.
-        let mut parts = SmallVec::<[Part; 32]>::new();
+    /// The classes that have rows and are feasible.
+    fn feasible_classes(&self) -> impl Iterator<Item = usize> + use<'a> {
+        let table = self.table;
+        (0..table.len()).filter(|class| table.feasible[*class])
+    }
+
+    /// If no rows are counted, all rows of a bucket have the same total.
+    fn find_uncounted(&mut self) {
+        for class in self.feasible_classes() {
+            let highest = self.index.buckets.of_class(class as u32).next();
+            let Some((score, rows)) = highest else { continue };
+            let total = score + self.table.offsets[class];
+            if total > self.total {
+                self.total = total;
+                self.found.clear();
+            }
+            if total == self.total {
+                self.found.push(FoundRows { rows, all: true });
+            }
+        }
+    }
+
+    fn find(&mut self, stride: usize, parts: &mut Vec<Part>) {
+        parts.clear();
         let mut first = 0;
-        for class in (0..self.table.len()).filter(|class| self.table.feasible[*class]) {
+        for class in self.feasible_classes() {
             let Some(part) = self.part(class, stride) else { continue };
-            if parts.get(first).is_some_and(|first: &Part| part.bound > first.bound) {
+            if parts.get(first).is_some_and(|first| part.bound > first.bound) {
                 first = parts.len();
             }
             parts.push(part);
@@ -72,7 +97,7 @@ impl<'a> BestRows<'a> {
         let Some(part) = parts.get(first) else { return };
         self.search(part);
         parts[..first].iter().chain(&parts[first + 1..]).for_each(|part| self.search(part));
-        self.find_buckets(&parts);
+        self.find_buckets(parts);
     }
 
     fn part(&self, class: usize, stride: usize) -> Option<Part> {
@@ -107,7 +132,7 @@ impl<'a> BestRows<'a> {
         Some(score + self.offset(row, shared_class)?)
     }
 
-    /// Whether no row of a shared class is counted.
+    /// Whether no row of a shared class is counted, so that all rows of a bucket have the same total.
     fn has_no_counted(&self, shared_class: u32) -> bool {
         self.counted.is_none_or(|counted| counted.n_counted(shared_class) == 0)
     }
