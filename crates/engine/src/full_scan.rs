@@ -157,7 +157,8 @@ impl FullScan {
         for (at, (member, total)) in self.set.iter().zip(&self.totals).enumerate() {
             if *member != 0 && *total == best {
                 if nth == 0 {
-                    return Decision::Selected { row: NodeRow(at as u32), total: best };
+                    let (row, n_ties) = (NodeRow(at as u32), Some(n_ties));
+                    return Decision::Selected { row, total: best, n_ties };
                 }
                 nth -= 1;
             }

@@ -17,6 +17,7 @@
 mod cache_updates;
 mod feasible_nodes;
 mod score_table;
+mod verification;
 
 pub use crate::decision::Decision;
 pub use crate::row_names::FeasibleNodes;
@@ -35,7 +36,7 @@ use loadmaster_stdx::Rng;
 use crate::combination_id::CombinationId;
 use crate::evaluate::changed_rejections::{ChangedRejection, NodeFilters};
 use crate::evaluate::per_node::{self, AttemptEvaluation, FilteredRows};
-use crate::evaluate::{Evaluation, ExtenderResults, FilterResult, NodeEvaluation, PluginRejection};
+use crate::evaluate::{Evaluation, ExtenderResults, FilterResult, PluginRejection};
 pub use crate::evaluation_cache::CacheSize;
 use crate::evaluation_cache::{EvaluationCache, NodeFilterKeys};
 use crate::full_scan::{FullScan, Scan};
@@ -144,16 +145,6 @@ impl Scheduler {
         &mut self.states
     }
 
-    /// Verifies one in `n` decisions against a per-node evaluation; 0 verifies none.
-    pub fn set_verification_interval(&mut self, n: u64) {
-        self.verify_every = (n > 0).then_some(n);
-    }
-
-    /// One line per decision that differed from the per-node evaluation.
-    pub fn decision_mismatches(&self) -> &[String] {
-        &self.decision_mismatches
-    }
-
     /// Index of the node at which the next search with node sampling starts (upstream's `nextStartNodeIndex`). All profiles share
     /// it.
     pub fn next_start_node_index(&self) -> usize {
@@ -192,32 +183,11 @@ impl Scheduler {
         decided
     }
 
-    /// The nodes with the highest total, from which the decision that was just made about a pod has selected one; `None` unless it was made
-    /// with a score index.
-    pub fn best_rows(&mut self, world: &World, pod: &PodInfo) -> Option<Vec<NodeRow>> {
-        let mut index = self.cache.up_to_date_index(world, pod)?;
-        let cx = EvaluatorCx { world, states: &self.states };
-        let rows = guard::catch_plugin_panic(|| index.best_rows(cx));
-        let mut rows = rows.ok()?.ok()?;
-        rows.sort_unstable();
-        Some(rows)
-    }
-
-    /// Whether the next decision is verified. Never with nominated pods or node sampling, where the per-node evaluation may
-    /// differ.
-    fn is_verified(&self, world: &World, pod: &PodInfo) -> bool {
-        self.verify_every.is_some_and(|n| (self.n_decisions + 1).is_multiple_of(n))
-            && self.profile.sampling == NodeSampling::All
-            && world.nominated_nodes().next().is_none()
-            && pod.nominated_node_name.is_empty()
-            && pod.node_name.is_empty()
-    }
-
     fn schedule_pod_inner(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
         self.n_decisions += 1;
         self.feasible_nodes = None;
         if let Some(row) = self.evaluate_nominated_node(world, pod) {
-            return Decision::Selected { row, total: 0 };
+            return Decision::Selected { row, total: 0, n_ties: Some(1) };
         }
         let options = SearchOptions {
             among: None,
@@ -524,13 +494,14 @@ impl Scheduler {
         if let Some(row) = evaluation.single_feasible_node() {
             let only = evaluation.nodes.iter().find(|node| node.row == row);
             let total = only.and_then(|node| node.total).unwrap_or(0);
-            return Decision::Selected { row, total };
+            return Decision::Selected { row, total, n_ties: Some(1) };
         }
         let best = evaluation.best_nodes();
         let total = evaluation.nodes.iter().filter_map(|node| node.total).max();
         match total {
             Some(total) if !best.is_empty() => {
-                Decision::Selected { row: *self.rng.pick(&best), total }
+                let n_ties = Some(best.len() as u64);
+                Decision::Selected { row: *self.rng.pick(&best), total, n_ties }
             }
             _ => Decision::Unschedulable,
         }
@@ -574,31 +545,6 @@ impl Scheduler {
         self.cache.forget_all(world);
         self.full_scan = FullScan::default();
         self.feasible_nodes = None;
-    }
-
-    /// Compares a decision with the per-node evaluation.
-    fn verify(&mut self, world: &World, pod: &PodInfo, slow: &Evaluation, decided: &Decision) {
-        let selected_among = self.best_rows(world, pod);
-        let is_right = match decided {
-            Decision::Failed(_) => true,
-            Decision::Unschedulable => !slow.is_feasible(),
-            // A single feasible node is selected whatever its score.
-            Decision::Selected { row, .. } if slow.single_feasible_node().is_some() => {
-                slow.single_feasible_node() == Some(*row)
-            }
-            Decision::Selected { row, total } => {
-                let best = slow.best_nodes();
-                let is_best =
-                    |node: &NodeEvaluation| node.row == *row && node.total == Some(*total);
-                let has_all = selected_among.is_none_or(|rows| rows == best);
-                has_all && best.contains(row) && slow.nodes.iter().any(is_best)
-            }
-        };
-        if !is_right {
-            let slow = per_node::feasible_total_scores(slow);
-            let line = format!("{}: {decided:?}, per node {slow:?}", pod.full_name());
-            self.decision_mismatches.push(line);
-        }
     }
 }
 

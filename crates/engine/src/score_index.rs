@@ -4,6 +4,7 @@
 //! has a [`RowIndex`] with its own classes.
 
 mod best_rows;
+mod classes;
 mod counted_rows;
 mod row_index;
 
@@ -15,11 +16,11 @@ use loadmaster_stdx::Rng;
 
 use crate::combination_id::CombinationId;
 use crate::decision::Decision;
-use crate::evaluate::class_table::ClassTable;
 use crate::evaluate::incremental::{Evaluator, KeyForm};
 use crate::evaluate::row_results::RowResults;
 use crate::row_names::{FeasibleNodes, RowNames};
 use best_rows::{BestRows, Part};
+use classes::Classes;
 use counted_rows::CountedRows;
 pub(crate) use row_index::RowIndex;
 
@@ -151,7 +152,7 @@ impl<'a> IndexedRows<'a> {
         self.evaluate_classes(cx)?;
         let best = self.find_best();
         Ok(match best.pick(rng) {
-            Some(row) => Decision::Selected { row, total: best.total },
+            Some(row) => Decision::Selected { row, total: best.total, n_ties: None },
             None => Decision::Unschedulable,
         })
     }
@@ -164,7 +165,8 @@ impl<'a> IndexedRows<'a> {
 
     fn find_best(&mut self) -> BestRows<'_> {
         let ScoreIndex { counted, parts, .. } = &mut *self.own;
-        BestRows::new(self.index, counted.as_ref(), self.evaluator, parts)
+        let classes = Classes::new(self.index, counted.as_ref());
+        BestRows::new(classes, self.evaluator.class_key_len(), parts)
     }
 
     /// All feasible nodes.
@@ -178,13 +180,13 @@ impl<'a> IndexedRows<'a> {
         let n_changes = self.index.n_class_changes;
         if let Some(((shared, own, feasible), nodes)) = &self.own.feasible_nodes
             && (*shared, *own) == (n_changes, n_own_changes)
-            && *feasible == self.classes().feasible
+            && *feasible == self.classes().table.feasible
         {
             return Ok(nodes.clone());
         }
         let rows = self.feasible_rows().map(|(row, _)| row).collect();
         let nodes = names.of(cx.world, rows);
-        let key = (n_changes, n_own_changes, self.classes().feasible.clone());
+        let key = (n_changes, n_own_changes, self.classes().table.feasible.clone());
         self.own.feasible_nodes = Some((key, nodes.clone()));
         Ok(nodes)
     }
@@ -211,19 +213,13 @@ impl<'a> IndexedRows<'a> {
         self.evaluator.score_classes(cx, table)
     }
 
-    /// The table of all classes; those of counted rows come last.
-    fn classes(&self) -> &ClassTable {
-        self.own.counted.as_ref().map_or(&self.index.table, |counted| &counted.all_classes)
+    fn classes(&self) -> Classes<'_> {
+        Classes::new(self.index, self.own.counted.as_ref())
     }
 
     fn feasible_rows(&self) -> impl Iterator<Item = (NodeRow, i64)> + '_ {
-        let table = self.classes();
-        let counted = self.own.counted.as_ref();
-        let first_own = self.index.table.len();
-        self.index.buckets.rows().filter_map(move |(row, class, score)| {
-            let own = counted.and_then(|counted| counted.class(row));
-            let class = own.map_or(class as usize, |own| first_own + own as usize);
-            table.feasible[class].then(|| (row, score + table.offsets[class]))
-        })
+        let classes = self.classes();
+        let rows = classes.index.buckets.rows();
+        rows.filter_map(move |(row, class, score)| Some((row, score + classes.offset(row, class)?)))
     }
 }

@@ -242,7 +242,10 @@ impl PluginEvaluator for TaintTolerationEvaluator {
         }
         // Without a branch that depends on the row: nodes with and without taints alternate.
         for (member, taints) in set.iter_mut().zip(&nodes.columns().taints) {
-            *member &= u8::from(self.taint_set_result(nodes, *taints).tolerated);
+            *member &= u8::from(match self.results.get(taints.0 as usize) {
+                Some(known) => known.tolerated,
+                None => *member != 0 && self.taint_set_result(nodes, *taints).tolerated,
+            });
         }
     }
 

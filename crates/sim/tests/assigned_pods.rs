@@ -257,8 +257,9 @@ impl Tested {
             }
             let best = want.best_nodes();
             match self.scheduler.schedule_pod(world, &pod) {
-                Decision::Selected { row, .. } => {
-                    assert!(best.contains(&row), "{context}: {row:?}");
+                Decision::Selected { row, n_ties, .. } => {
+                    let has_ties = n_ties.is_none_or(|n| n == best.len() as u64);
+                    assert!(best.contains(&row) && has_ties, "{context}: {row:?}");
                     let selected_among = self.scheduler.best_rows(world, &pod);
                     assert!(selected_among.is_none_or(|rows| rows == best), "{context}");
                 }

@@ -8,10 +8,8 @@ use loadmaster_framework::NodeRow;
 use loadmaster_stdx::Rng;
 use smallvec::SmallVec;
 
+use super::classes::Classes;
 use super::counted_rows::CountedRows;
-use super::row_index::RowIndex;
-use crate::evaluate::class_table::ClassTable;
-use crate::evaluate::incremental::Evaluator;
 
 /// After so many attempts to pick a row with the highest total, all of them are listed.
 const PICK_ATTEMPTS: usize = 32;
@@ -28,9 +26,7 @@ pub(super) struct Part {
 
 /// The rows with the highest total; none if no row is feasible.
 pub(super) struct BestRows<'a> {
-    index: &'a RowIndex,
-    counted: Option<&'a CountedRows>,
-    table: &'a ClassTable,
+    classes: Classes<'a>,
     pub total: i64,
     /// All of them are among these rows, each once.
     found: SmallVec<[FoundRows<'a>; 8]>,
@@ -44,35 +40,22 @@ struct FoundRows<'a> {
 }
 
 impl<'a> BestRows<'a> {
-    /// The classes must have been filtered and scored. `parts` is scratch space.
-    pub fn new(
-        index: &'a RowIndex,
-        counted: Option<&'a CountedRows>,
-        evaluator: &Evaluator,
-        parts: &mut Vec<Part>,
-    ) -> BestRows<'a> {
-        let table = counted.map_or(&index.table, |counted| &counted.all_classes);
-        let total = i64::MIN;
-        let mut best = BestRows { index, counted, table, total, found: SmallVec::new() };
-        match counted {
+    /// The classes, whose keys have the length `stride`, must have been filtered and scored. `parts` is scratch space.
+    pub fn new(classes: Classes<'a>, stride: usize, parts: &mut Vec<Part>) -> BestRows<'a> {
+        let mut best = BestRows { classes, total: i64::MIN, found: SmallVec::new() };
+        match classes.counted {
             None => best.find_uncounted(),
-            Some(_) => best.find(evaluator.class_key_len(), parts),
+            Some(counted) => best.find(counted, stride, parts),
         }
         best
     }
 
-    /// The classes that have rows and are feasible.
-    fn feasible_classes(&self) -> impl Iterator<Item = usize> + use<'a> {
-        let table = self.table;
-        (0..table.len()).filter(|class| table.feasible[*class])
-    }
-
     /// If no rows are counted, all rows of a bucket have the same total.
     fn find_uncounted(&mut self) {
-        for class in self.feasible_classes() {
-            let highest = self.index.buckets.of_class(class as u32).next();
+        for class in self.classes.feasible() {
+            let highest = self.classes.index.buckets.of_class(class as u32).next();
             let Some((score, rows)) = highest else { continue };
-            let total = score + self.table.offsets[class];
+            let total = score + self.classes.table.offsets[class];
             if total > self.total {
                 self.total = total;
                 self.found.clear();
@@ -83,11 +66,11 @@ impl<'a> BestRows<'a> {
         }
     }
 
-    fn find(&mut self, stride: usize, parts: &mut Vec<Part>) {
+    fn find(&mut self, counted: &'a CountedRows, stride: usize, parts: &mut Vec<Part>) {
         parts.clear();
         let mut first = 0;
-        for class in self.feasible_classes() {
-            let Some(part) = self.part(class, stride) else { continue };
+        for class in self.classes.feasible() {
+            let Some(part) = self.part(counted, stride, class) else { continue };
             if parts.get(first).is_some_and(|first| part.bound > first.bound) {
                 first = parts.len();
             }
@@ -95,70 +78,39 @@ impl<'a> BestRows<'a> {
         }
         // Most often a row with the highest bound is found at once, and no other part has a higher one.
         let Some(part) = parts.get(first) else { return };
-        self.search(part);
-        parts[..first].iter().chain(&parts[first + 1..]).for_each(|part| self.search(part));
-        self.find_buckets(parts);
+        self.search(counted, part);
+        parts[..first].iter().chain(&parts[first + 1..]).for_each(|it| self.search(counted, it));
+        self.find_buckets(counted, parts);
     }
 
-    fn part(&self, class: usize, stride: usize) -> Option<Part> {
-        let counted_class = class.checked_sub(self.index.table.len()).map(|at| at as u32);
-        let shared_class = match (counted_class, self.counted) {
-            (Some(at), Some(counted)) => counted.shared_class(at, stride),
-            _ => class as u32,
-        };
-        let offset = self.table.offsets[class];
-        let bound = self.index.buckets.highest_score(shared_class)? + offset;
+    fn part(&self, counted: &CountedRows, stride: usize, class: usize) -> Option<Part> {
+        let counted_class = class.checked_sub(self.classes.n_shared()).map(|at| at as u32);
+        let shared_class =
+            counted_class.map_or(class as u32, |at| counted.shared_class(at, stride));
+        let offset = self.classes.table.offsets[class];
+        let bound = self.classes.index.buckets.highest_score(shared_class)? + offset;
         Some(Part { shared_class, counted_class, offset, bound })
     }
 
-    /// The rows of a part, if they are counted ones.
-    fn counted_rows(&self, part: &Part) -> Option<&'a [NodeRow]> {
-        part.counted_class.and_then(|class| Some(self.counted?.rows(class)))
-    }
-
-    /// What is added to the score of a row of a shared class, if the row is feasible.
-    fn offset(&self, row: NodeRow, shared_class: u32) -> Option<i64> {
-        let counted = self.counted.and_then(|counted| counted.class(row));
-        let class = match counted {
-            Some(counted) => self.index.table.len() + counted as usize,
-            None => shared_class as usize,
-        };
-        self.table.feasible[class].then(|| self.table.offsets[class])
-    }
-
-    /// The total of a row, if it is feasible.
-    fn total(&self, row: NodeRow) -> Option<i64> {
-        let (shared_class, score) = self.index.class_and_score(row)?;
-        Some(score + self.offset(row, shared_class)?)
-    }
-
-    /// Whether no row of a shared class is counted, so that all rows of a bucket have the same total.
-    fn has_no_counted(&self, shared_class: u32) -> bool {
-        self.counted.is_none_or(|counted| counted.n_counted(shared_class) == 0)
-    }
-
     /// Raises the total to the highest one of a row of this part, if that is higher.
-    fn search(&mut self, part: &Part) {
-        if self.has_no_counted(part.shared_class) {
+    fn search(&mut self, counted: &CountedRows, part: &Part) {
+        if counted.n_counted(part.shared_class) == 0 {
             self.total = self.total.max(part.bound);
             return;
         }
-        let counted_rows = self.counted_rows(part);
-        let mut n_left = counted_rows.map_or(usize::MAX, <[_]>::len);
-        for (score, rows) in self.index.buckets.of_class(part.shared_class) {
+        let listed = part.counted_class.map(|class| counted.rows(class));
+        let mut n_left = listed.map_or(usize::MAX, <[_]>::len);
+        for (score, rows) in self.classes.index.buckets.of_class(part.shared_class) {
             if score + part.offset <= self.total {
                 return;
             }
             for row in rows {
                 if n_left == 0 {
-                    // These rows are fewer than those that would have to be searched.
-                    let totals = counted_rows.into_iter().flatten();
-                    let highest = totals.filter_map(|row| self.total(*row)).max();
-                    self.total = self.total.max(highest.unwrap_or(i64::MIN));
-                    return;
+                    // The rows of the part are fewer than those that would have to be searched.
+                    return self.search_listed(listed.unwrap_or_default());
                 }
                 n_left -= 1;
-                let Some(offset) = self.offset(*row, part.shared_class) else { continue };
+                let Some(offset) = self.classes.offset(*row, part.shared_class) else { continue };
                 self.total = self.total.max(score + offset);
                 // Other rows of the part have no higher score.
                 if offset >= part.offset {
@@ -168,20 +120,28 @@ impl<'a> BestRows<'a> {
         }
     }
 
+    /// Raises the total to the highest one of these rows, if that is higher.
+    fn search_listed(&mut self, rows: &[NodeRow]) {
+        let highest = rows.iter().filter_map(|row| self.classes.total(*row)).max();
+        self.total = self.total.max(highest.unwrap_or(i64::MIN));
+    }
+
     /// Finds the buckets with rows that have the highest total.
-    fn find_buckets(&mut self, parts: &[Part]) {
+    fn find_buckets(&mut self, counted: &'a CountedRows, parts: &[Part]) {
         // Of each with its shared class and score, so that none is found twice.
         let mut of_counted = SmallVec::<[(u32, i64, &[NodeRow]); 8]>::new();
         for part in parts.iter().filter(|part| part.bound >= self.total) {
             let (class, score) = (part.shared_class, self.total - part.offset);
-            let bucket = self.index.buckets.rows_with(class, score);
-            match self.counted_rows(part) {
+            let bucket = self.classes.index.buckets.rows_with(class, score);
+            match part.counted_class {
                 _ if bucket.is_empty() => {}
                 None => {
-                    self.found.push(FoundRows { rows: bucket, all: self.has_no_counted(class) });
+                    let all = counted.n_counted(class) == 0;
+                    self.found.push(FoundRows { rows: bucket, all });
                 }
                 Some(_) if self.has_offset_of_uncounted(part) => {}
-                Some(rows) => {
+                Some(counted_class) => {
+                    let rows = counted.rows(counted_class);
                     let shorter = if rows.len() < bucket.len() { rows } else { bucket };
                     match of_counted.iter_mut().find(|it| (it.0, it.1) == (class, score)) {
                         Some((_, _, known)) => *known = bucket,
@@ -196,12 +156,12 @@ impl<'a> BestRows<'a> {
 
     /// Whether the rows of the shared class that are not counted have the same totals.
     fn has_offset_of_uncounted(&self, part: &Part) -> bool {
-        let class = part.shared_class as usize;
-        self.table.feasible[class] && self.table.offsets[class] == part.offset
+        let (table, class) = (self.classes.table, part.shared_class as usize);
+        table.feasible[class] && table.offsets[class] == part.offset
     }
 
     fn is_best(&self, row: NodeRow) -> bool {
-        self.total(row) == Some(self.total)
+        self.classes.total(row) == Some(self.total)
     }
 
     /// The rows with the highest total.

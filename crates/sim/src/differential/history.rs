@@ -287,8 +287,10 @@ impl History {
         let wanted = &expected.evaluation;
         let (highest, best) = wanted.best();
         let is_right = match (decision, &wanted.nominated_node) {
-            (Decision::Selected { row, .. }, Some(node)) => self.cluster.node_name(*row) == *node,
-            (Decision::Selected { row, total }, None) => {
+            (Decision::Selected { row, n_ties, .. }, Some(node)) => {
+                self.cluster.node_name(*row) == *node && *n_ties == Some(1)
+            }
+            (Decision::Selected { row, n_ties, total }, None) => {
                 // A single feasible node is selected whatever its score.
                 let has_total = *total == highest || wanted.totals.len() == 1;
                 let name = self.cluster.node_name(*row);
@@ -296,7 +298,8 @@ impl History {
                     let names = rows.iter().map(|row| self.cluster.node_name(*row));
                     names.collect::<BTreeSet<_>>() == best.iter().copied().cloned().collect()
                 });
-                best.contains(&&name) && has_all && has_total
+                let has_ties = n_ties.is_none_or(|n| n == best.len() as u64);
+                best.contains(&&name) && has_ties && has_all && has_total
             }
             (Decision::Unschedulable, node) => node.is_none() && best.is_empty(),
             (Decision::Failed(_), _) => false,
