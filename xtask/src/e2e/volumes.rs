@@ -57,9 +57,10 @@ pub async fn run(args: &Args) -> Result<bool> {
         lines.extend(worse_counts(&theirs.sets.counts, &ours.sets.counts));
         lines.iter().for_each(|line| println!("{line}"));
         println!(
-            "kube-scheduler sent {} writes for the cases, loadmaster {}: {} lines differ",
+            "kube-scheduler sent {} writes for the cases, loadmaster {}: {} may be missing, {} lines differ",
             theirs.cases.writes.len(),
             ours.cases.writes.len(),
+            ours.cases.writes.n_missing(&theirs.cases.writes),
             lines.len()
         );
         is_good &= lines.is_empty();
