@@ -20,7 +20,7 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::connect::{Cluster, Unsigned};
-use crate::dial::{BoxFuture, PingSettings};
+use crate::dial::{BoxFuture, ConnectionSettings};
 use crate::flowcontrol::RETRY_AFTER_MAX;
 use crate::status::error_chain;
 use pool::{Pool, Slot};
@@ -54,19 +54,20 @@ pub struct ApiClients {
 impl ApiClients {
     /// The clients of a cluster. No connection is opened yet.
     pub fn new(cluster: &Cluster) -> ApiClients {
-        let with_pings = |name, http2_connections_max, http1_connections_max, pings| {
+        let with_settings = |name, http2_connections_max, http1_connections_max, settings| {
             let limits = ConnectionLimits { http2_connections_max, http1_connections_max };
-            cluster.client_with_pings(name, limits, pings)
+            cluster.client_with_settings(name, limits, settings)
         };
-        let client =
-            |name, n_http2, n_http1| with_pings(name, n_http2, n_http1, PingSettings::DEFAULT);
+        let client = |name, n_http2, n_http1| {
+            with_settings(name, n_http2, n_http1, ConnectionSettings::DEFAULT)
+        };
         ApiClients {
             bind: client("bind", 4, 64),
             other: client("other", 2, 16),
             // Over HTTP/1.1 each watch occupies a connection.
-            watch: client("watch", 2, 64),
+            watch: with_settings("watch", 2, 64, ConnectionSettings::WATCH),
             events: client("events", 1, 16),
-            lease: with_pings("lease", 1, 2, PingSettings::LEASE),
+            lease: with_settings("lease", 1, 2, ConnectionSettings::LEASE),
             // With watches.
             services: client("services", 2, 64),
         }
@@ -283,17 +284,17 @@ const N_RESENDS: usize = 3;
 impl Cluster {
     /// A client with its own connection pool. No connection is opened before the first request.
     pub fn client(&self, name: &'static str, limits: ConnectionLimits) -> ApiClient {
-        self.client_with_pings(name, limits, PingSettings::DEFAULT)
+        self.client_with_settings(name, limits, ConnectionSettings::DEFAULT)
     }
 
-    fn client_with_pings(
+    fn client_with_settings(
         &self,
         name: &'static str,
         limits: ConnectionLimits,
-        pings: PingSettings,
+        settings: ConnectionSettings,
     ) -> ApiClient {
         let server = self.server().into();
-        let pool = Arc::new(Pool::new(self.clone(), name, limits, pings));
+        let pool = Arc::new(Pool::new(self.clone(), name, limits, settings));
         ApiClient { pool, server, observer: None }
     }
 }

@@ -1,5 +1,7 @@
 //! Opens one connection: TCP, a proxy's tunnel, TLS, HTTP.
 
+mod batched_reads;
+
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -18,6 +20,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tower::ServiceExt as _;
+
+use batched_reads::BatchedReads;
 
 use crate::connect::{Address, Cluster, Proxy, tls_server_name};
 use crate::status::error_chain;
@@ -39,23 +43,34 @@ const TCP_KEEPALIVE_PROBES: u32 = 3;
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 128 << 20;
 
-/// An HTTP/2 connection from which nothing has arrived for some time is checked with a ping, and closed when there is no response.
+/// What differs between the connections of different kinds of traffic.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PingSettings {
-    /// The time without anything from the server.
-    pub interval: Duration,
-    /// How long the response to a ping may take.
-    pub timeout: Duration,
+pub(crate) struct ConnectionSettings {
+    /// An HTTP/2 connection from which nothing has arrived for this time is checked with a ping.
+    pub ping_interval: Duration,
+    /// It is closed when there is no response in this time.
+    pub ping_timeout: Duration,
+    /// What arrives within a moment is read together ([`BatchedReads`]).
+    pub batches_reads: bool,
 }
 
-impl PingSettings {
+impl ConnectionSettings {
     /// As in client-go (its HTTP/2 read-idle and ping timeouts).
-    pub const DEFAULT: PingSettings =
-        PingSettings { interval: Duration::from_secs(30), timeout: Duration::from_secs(15) };
+    pub const DEFAULT: ConnectionSettings = ConnectionSettings {
+        ping_interval: Duration::from_secs(30),
+        ping_timeout: Duration::from_secs(15),
+        batches_reads: false,
+    };
     /// For leader election: a dead connection is noticed within 4 s, before a request times out (5 s by default), so that a leader has the
     /// rest of the renew deadline for another connection.
-    pub const LEASE: PingSettings =
-        PingSettings { interval: Duration::from_secs(2), timeout: Duration::from_secs(2) };
+    pub const LEASE: ConnectionSettings = ConnectionSettings {
+        ping_interval: Duration::from_secs(2),
+        ping_timeout: Duration::from_secs(2),
+        batches_reads: false,
+    };
+    /// For lists and watches, which deliver many objects after each other.
+    pub const WATCH: ConnectionSettings =
+        ConnectionSettings { batches_reads: true, ..ConnectionSettings::DEFAULT };
 }
 
 /// Size limit of a proxy's response.
@@ -102,18 +117,21 @@ impl From<String> for DialError {
 /// texts: the caller retries after any of them.
 pub(crate) fn dial(
     cluster: &Cluster,
-    pings: PingSettings,
+    settings: ConnectionSettings,
 ) -> BoxFuture<'_, Result<(Sender, u64), String>> {
-    Box::pin(dial_in_time(cluster, pings))
+    Box::pin(dial_in_time(cluster, settings))
 }
 
-async fn dial_in_time(cluster: &Cluster, pings: PingSettings) -> Result<(Sender, u64), String> {
+async fn dial_in_time(
+    cluster: &Cluster,
+    settings: ConnectionSettings,
+) -> Result<(Sender, u64), String> {
     let mut generation = cluster.access_generation();
     let opened = async {
-        match open(cluster, generation, pings).await {
+        match open(cluster, generation, settings).await {
             Err(error) if error.is_tls && cluster.reload_access(generation).await => {
                 generation = cluster.access_generation();
-                open(cluster, generation, pings).await
+                open(cluster, generation, settings).await
             }
             opened => opened,
         }
@@ -127,22 +145,22 @@ async fn dial_in_time(cluster: &Cluster, pings: PingSettings) -> Result<(Sender,
 async fn open(
     cluster: &Cluster,
     generation: u64,
-    pings: PingSettings,
+    settings: ConnectionSettings,
 ) -> Result<Sender, DialError> {
     let address = cluster.address();
     let Some(proxy) = cluster.proxy() else {
-        let stream = Box::new(connect_tcp(address).await?);
-        return handshake(cluster, generation, pings, stream).await;
+        let stream = connect(address, settings).await?;
+        return handshake(cluster, generation, settings, stream).await;
     };
     let through_proxy = |error: DialError| {
         let text = format!("connecting to the proxy {}: {}", proxy.address.authority, error.text);
         DialError { text, ..error }
     };
     let mut stream =
-        connect_tcp(&proxy.address).await.map_err(|error| through_proxy(error.into()))?;
+        connect(&proxy.address, settings).await.map_err(|error| through_proxy(error.into()))?;
     let Some(tls) = cluster.tls().filter(|_| proxy.address.is_https) else {
         open_proxy_tunnel(&mut stream, proxy, address).await?;
-        return handshake(cluster, generation, pings, Box::new(stream)).await;
+        return handshake(cluster, generation, settings, stream).await;
     };
     // As in Go, the proxy's certificate is verified with the same CA as the server's.
     let mut tls = (*tls).clone();
@@ -151,7 +169,15 @@ async fn open(
     let connected = TlsConnector::from(Arc::new(tls)).connect(name, stream).await;
     let mut stream = connected.map_err(|error| through_proxy(error.into()))?;
     open_proxy_tunnel(&mut stream, proxy, address).await?;
-    handshake(cluster, generation, pings, Box::new(stream)).await
+    handshake(cluster, generation, settings, Box::new(stream)).await
+}
+
+async fn connect(address: &Address, settings: ConnectionSettings) -> io::Result<BoxStream> {
+    let stream = connect_tcp(address).await?;
+    Ok(match settings.batches_reads {
+        true => Box::new(BatchedReads::new(stream)),
+        false => Box::new(stream),
+    })
 }
 
 /// Connects to one of the addresses of a host.
@@ -244,7 +270,7 @@ where
 async fn handshake(
     cluster: &Cluster,
     generation: u64,
-    pings: PingSettings,
+    settings: ConnectionSettings,
     stream: BoxStream,
 ) -> Result<Sender, DialError> {
     let Some((tls, name)) = cluster.tls().zip(cluster.server_name()) else {
@@ -253,7 +279,7 @@ async fn handshake(
     let stream = TlsConnector::from(tls).connect(name, stream).await?;
     let access = Some((cluster.clone(), generation));
     match stream.get_ref().1.alpn_protocol() {
-        Some(b"h2") => Ok(handshake_http2(Box::new(stream), pings, access).await?),
+        Some(b"h2") => Ok(handshake_http2(Box::new(stream), settings, access).await?),
         _ => {
             let (sender, connection) = start_http1(Box::new(stream)).await?;
             tokio::spawn(report_end(connection, access));
@@ -279,7 +305,7 @@ async fn report_end(
 
 async fn handshake_http2(
     stream: BoxStream,
-    pings: PingSettings,
+    settings: ConnectionSettings,
     access: Option<(Cluster, u64)>,
 ) -> Result<Sender, String> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -287,8 +313,8 @@ async fn handshake_http2(
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .keep_alive_interval(pings.interval)
-        .keep_alive_timeout(pings.timeout)
+        .keep_alive_interval(settings.ping_interval)
+        .keep_alive_timeout(settings.ping_timeout)
         .keep_alive_while_idle(true);
     let (sender, mut connection) =
         builder.handshake(TokioIo::new(stream)).await.map_err(|error| error_chain(&error))?;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::ConnectionLimits;
 use crate::connect::{Cluster, Unsigned};
-use crate::dial::{self, PingSettings, Sender};
+use crate::dial::{self, ConnectionSettings, Sender};
 
 type H1 = http1::SendRequest<http_body_util::Full<bytes::Bytes>>;
 type H2 = http2::SendRequest<http_body_util::Full<bytes::Bytes>>;
@@ -24,7 +24,7 @@ pub(super) struct Pool {
     cluster: Cluster,
     name: &'static str,
     limits: ConnectionLimits,
-    pings: PingSettings,
+    settings: ConnectionSettings,
     state: Mutex<State>,
     /// Notified when a slot becomes free, and all waiters when dialing ends.
     freed: Notify,
@@ -84,10 +84,10 @@ impl Pool {
         cluster: Cluster,
         name: &'static str,
         limits: ConnectionLimits,
-        pings: PingSettings,
+        settings: ConnectionSettings,
     ) -> Pool {
         let (state, freed) = (Mutex::default(), Notify::new());
-        Pool { cluster, name, limits, pings, state, freed }
+        Pool { cluster, name, limits, settings, state, freed }
     }
 
     pub(super) fn cluster(&self) -> &Cluster {
@@ -169,7 +169,7 @@ impl Pool {
     async fn dial(self: &Arc<Self>) -> Result<(), Arc<str>> {
         // Decremented also when the dialing request is canceled.
         let _dialing = Dialing(self);
-        let dialed = dial::dial(&self.cluster, self.pings).await;
+        let dialed = dial::dial(&self.cluster, self.settings).await;
         let mut state = self.state();
         let state = &mut *state;
         match dialed {
