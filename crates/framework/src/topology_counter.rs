@@ -44,6 +44,11 @@ pub trait TopologyCounterSpec: Send + Sync + 'static {
     /// counted together.
     fn label_keys(&self) -> Vec<Str>;
 
+    /// The only namespace whose pods count; `None` if those of several may.
+    fn namespace(&self) -> Option<&Str> {
+        None
+    }
+
     /// Whether [`TopologyCounterSpec::delta`] reads the labels of namespaces.
     fn reads_namespace_labels(&self) -> bool {
         false
@@ -130,6 +135,7 @@ impl FromIterator<TopologyCounterId> for TopologyCounterSet {
 /// One counter.
 pub struct TopologyCounter {
     spec: Arc<dyn TopologyCounterSpec>,
+    namespace: Option<Str>,
     domains: SmallVec<[TopologyDomains; 1]>,
     /// By row; `None` if all nodes count.
     eligible: Option<Vec<bool>>,
@@ -196,15 +202,11 @@ pub struct TopologyCounters {
 
 trait CounterIdMap: Any + Send + Sync {
     fn forget(&mut self, id: TopologyCounterId);
-    fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
 impl<C: TopologyCounterSpec + Hash + Eq> CounterIdMap for Map<Arc<C>, TopologyCounterId> {
     fn forget(&mut self, id: TopologyCounterId) {
         self.retain(|_, known| *known != id);
-    }
-    fn as_any_mut(&mut self) -> &mut dyn Any {
-        self
     }
 }
 
@@ -253,7 +255,8 @@ impl TopologyCounters {
     ) -> Option<TopologyCounterId> {
         self.clock += 1;
         let index = self.ids_by_spec.get_mut(&TypeId::of::<C>())?;
-        let known: &mut Map<Arc<C>, TopologyCounterId> = (**index).as_any_mut().downcast_mut()?;
+        let index: &mut dyn Any = &mut **index;
+        let known: &mut Map<Arc<C>, TopologyCounterId> = index.downcast_mut()?;
         let id = *known.get(spec)?;
         let clock = self.clock;
         let counter = self.get_mut(id)?;
@@ -285,12 +288,13 @@ impl TopologyCounters {
             .ids_by_spec
             .entry(TypeId::of::<C>())
             .or_insert_with(|| Box::new(Map::<Arc<C>, TopologyCounterId>::default()));
-        if let Some(known) = (**index).as_any_mut().downcast_mut::<Map<Arc<C>, TopologyCounterId>>()
-        {
+        let index: &mut dyn Any = &mut **index;
+        if let Some(known) = index.downcast_mut::<Map<Arc<C>, TopologyCounterId>>() {
             known.insert(spec.clone(), id);
         }
         let domains = SmallVec::new();
         let counter = TopologyCounter {
+            namespace: spec.namespace().cloned(),
             spec,
             domains,
             eligible,
@@ -332,11 +336,21 @@ impl TopologyCounters {
     }
 
     /// The ids of all counters, with or without users.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = TopologyCounterId> + use<> {
-        let held = self.slots.iter().enumerate().filter_map(|(at, slot)| {
-            Some(TopologyCounterId { slot: at as u32, serial: slot.as_ref()?.serial })
+    pub(crate) fn ids(&self) -> Vec<TopologyCounterId> {
+        self.ids_where(|_| true)
+    }
+
+    /// The ids of the counters that may count pods of a namespace.
+    pub(crate) fn ids_for_namespace(&self, namespace: &Str) -> Vec<TopologyCounterId> {
+        self.ids_where(|counter| counter.namespace.as_ref().is_none_or(|only| only == namespace))
+    }
+
+    fn ids_where(&self, is_wanted: impl Fn(&TopologyCounter) -> bool) -> Vec<TopologyCounterId> {
+        let slots = self.slots.iter().enumerate().filter_map(|(at, slot)| {
+            let counter = slot.as_ref().filter(|counter| is_wanted(counter))?;
+            Some(TopologyCounterId { slot: at as u32, serial: counter.serial })
         });
-        held.collect::<Vec<_>>().into_iter()
+        slots.collect()
     }
 
     pub(crate) fn spec(&self, id: TopologyCounterId) -> Arc<dyn TopologyCounterSpec> {

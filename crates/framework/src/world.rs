@@ -572,7 +572,7 @@ impl World {
 
     /// Counters are about to read more labels: splits contribution classes whose pods differ in these.
     fn split_contributions(&mut self, more: Vec<Str>) {
-        let specs = self.counters.ids().map(|id| self.counters.spec(id));
+        let specs = self.counters.ids().into_iter().map(|id| self.counters.spec(id));
         let label_keys: BTreeSet<Str> =
             specs.flat_map(|spec| spec.label_keys()).chain(more).collect();
         self.contributions.reset(label_keys);

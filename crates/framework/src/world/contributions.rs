@@ -232,7 +232,10 @@ impl Contributions {
     /// Counts all assigned pods in a new counter.
     pub fn fill_counter(&mut self, id: TopologyCounterId, sums: &mut Sums<'_>) {
         let spec = sums.counters.spec(id);
-        for class in self.slots.iter_mut().flatten() {
+        let classes = self.slots.iter_mut().flatten();
+        for class in
+            classes.filter(|class| spec.namespace().is_none_or(|only| *only == class.key.namespace))
+        {
             if class.add_counter(id, &*spec, sums) {
                 class.apply_to(id, 1, sums);
             }
@@ -283,6 +286,7 @@ impl Contributions {
         let ids: Vec<TopologyCounterId> = sums
             .counters
             .ids()
+            .into_iter()
             .filter(|id| sums.counters.spec(*id).reads_namespace_labels())
             .collect();
         let mut rows = BTreeSet::new();
@@ -325,7 +329,7 @@ impl Contributions {
             deltas,
             n_templates: 0,
         };
-        for counter in sums.counters.ids() {
+        for counter in sums.counters.ids_for_namespace(&class.key.namespace) {
             let spec = sums.counters.spec(counter);
             class.add_counter(counter, &*spec, sums);
         }

@@ -43,6 +43,10 @@ impl TopologyCounterSpec for MatchingPods {
         selector_keys(self.terms.iter())
     }
 
+    fn namespace(&self) -> Option<&Str> {
+        only_namespace(self.terms.iter())
+    }
+
     fn reads_namespace_labels(&self) -> bool {
         self.terms.iter().any(selects_namespaces)
     }
@@ -151,6 +155,12 @@ impl TopologyCounterSpec for TopologyScore {
         selector_keys(self.own_terms().map(|weighted| &weighted.term))
     }
 
+    /// The terms of existing pods may be in other namespaces.
+    fn namespace(&self) -> Option<&Str> {
+        let own_terms = self.own_terms().map(|weighted| &weighted.term);
+        only_namespace(own_terms).filter(|_| self.terms.existing.is_empty())
+    }
+
     fn reads_namespace_labels(&self) -> bool {
         self.own_terms().any(|weighted| selects_namespaces(&weighted.term))
     }
@@ -163,6 +173,16 @@ impl TopologyCounterSpec for TopologyScore {
 /// Whether the term matches pods according to the labels of their namespaces.
 fn selects_namespaces(term: &AffinityTerm) -> bool {
     !term.namespace_selector.is_nothing() && !term.namespace_selector.is_empty()
+}
+
+/// The namespace of the pods that the terms match, if it is the same for all.
+fn only_namespace<'a>(mut terms: impl Iterator<Item = &'a AffinityTerm>) -> Option<&'a Str> {
+    let of_term = |term: &'a AffinityTerm| match &*term.namespaces {
+        [only] if term.namespace_selector.is_nothing() => Some(only),
+        _ => None,
+    };
+    let first = of_term(terms.next()?)?;
+    terms.all(|term| of_term(term) == Some(first)).then_some(first)
 }
 
 fn topology_keys<'a>(terms: impl Iterator<Item = &'a AffinityTerm>) -> Box<[Str]> {

@@ -254,6 +254,10 @@ impl TopologyCounterSpec for MatchCounter {
         self.pods.selector.keys().cloned().collect()
     }
 
+    fn namespace(&self) -> Option<&Str> {
+        Some(&self.pods.namespace)
+    }
+
     fn has_node_filter(&self) -> bool {
         self.nodes.is_some()
     }
