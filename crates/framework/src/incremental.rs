@@ -177,18 +177,14 @@ pub struct EvaluatorKey(Arc<dyn KeyValue>);
 trait KeyValue: Any + fmt::Debug + Send + Sync {
     fn is_equal(&self, other: &dyn KeyValue) -> bool;
     fn hash_into(&self, state: &mut dyn Hasher);
-    fn as_any(&self) -> &dyn Any;
 }
 
 impl<T: fmt::Debug + Eq + Hash + Send + Sync + 'static> KeyValue for T {
     fn is_equal(&self, other: &dyn KeyValue) -> bool {
-        other.as_any().downcast_ref::<T>() == Some(self)
+        (other as &dyn Any).downcast_ref::<T>() == Some(self)
     }
     fn hash_into(&self, mut state: &mut dyn Hasher) {
         self.hash(&mut state);
-    }
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 
@@ -199,7 +195,7 @@ impl EvaluatorKey {
     }
 
     fn value<T: 'static>(&self) -> Option<&T> {
-        (*self.0).as_any().downcast_ref()
+        (&*self.0 as &dyn Any).downcast_ref()
     }
 }
 

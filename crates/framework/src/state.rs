@@ -83,19 +83,11 @@ pub type PublishedValueHandler = Arc<
 
 trait Value: Any + Send + Sync {
     fn boxed_clone(&self) -> Box<dyn Value>;
-    fn as_any(&self) -> &dyn Any;
-    fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
 impl<T: Any + Clone + Send + Sync> Value for T {
     fn boxed_clone(&self) -> Box<dyn Value> {
         Box::new(self.clone())
-    }
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-    fn as_any_mut(&mut self) -> &mut dyn Any {
-        self
     }
 }
 
@@ -129,14 +121,14 @@ impl NodeValues {
 impl CycleState {
     /// The value of a slot, if it was set in this cycle.
     pub fn get<T: Any>(&self, slot: CycleStateSlot<T>) -> Option<&T> {
-        let value = self.slots.get(slot.0 as usize)?.as_ref()?;
-        (**value).as_any().downcast_ref()
+        let value: &dyn Any = &**self.slots.get(slot.0 as usize)?.as_ref()?;
+        value.downcast_ref()
     }
 
     /// Mutable access to the value of a slot.
     pub fn get_mut<T: Any>(&mut self, slot: CycleStateSlot<T>) -> Option<&mut T> {
-        let value = self.slots.get_mut(slot.0 as usize)?.as_mut()?;
-        (**value).as_any_mut().downcast_mut()
+        let value: &mut dyn Any = &mut **self.slots.get_mut(slot.0 as usize)?.as_mut()?;
+        value.downcast_mut()
     }
 
     /// Sets the value of a slot.
@@ -228,7 +220,8 @@ impl PluginStates {
 
     /// A plugin's state. `None` only for a slot of another profile.
     pub fn get<T: Any>(&self, slot: PluginStateSlot<T>) -> Option<&T> {
-        (**self.states.get(slot.0 as usize)?).as_any().downcast_ref()
+        let state: &dyn Any = &**self.states.get(slot.0 as usize)?;
+        state.downcast_ref()
     }
 
     /// Grows whenever a state may have changed.
@@ -238,7 +231,7 @@ impl PluginStates {
 
     /// The first state of this type, for tests that do not have its slot.
     pub fn find<T: Any>(&self) -> Option<&T> {
-        self.states.iter().find_map(|state| (**state).as_any().downcast_ref())
+        self.states.iter().map(|state| &**state as &dyn Any).find_map(<dyn Any>::downcast_ref)
     }
 
     /// Number of states.
@@ -277,7 +270,8 @@ impl PluginStates {
     /// Mutable access to a plugin's state.
     pub fn get_mut<T: Any>(&mut self, slot: PluginStateSlot<T>) -> Option<&mut T> {
         self.version += 1;
-        (**self.states.get_mut(slot.0 as usize)?).as_any_mut().downcast_mut()
+        let state: &mut dyn Any = &mut **self.states.get_mut(slot.0 as usize)?;
+        state.downcast_mut()
     }
 
     /// The value that was published last.
