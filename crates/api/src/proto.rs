@@ -9,6 +9,7 @@
 mod convert;
 mod list_items;
 mod messages;
+mod text_messages;
 mod watch_frames;
 mod wire;
 

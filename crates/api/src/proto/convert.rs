@@ -48,7 +48,7 @@ fn strs(texts: Vec<String>) -> Vec<Str> {
 }
 
 fn labels(pairs: Vec<wire::Pair>) -> Labels {
-    pairs.into_iter().map(|pair| (str(pair.key), str(pair.value))).collect()
+    pairs.into_iter().map(|pair| (pair.key, pair.value)).collect()
 }
 
 fn amounts(amounts: Vec<wire::Amount>) -> Result<ResourceList> {
@@ -57,10 +57,12 @@ fn amounts(amounts: Vec<wire::Amount>) -> Result<ResourceList> {
         let text = amount.value.unwrap_or_default().string;
         let quantity = match &*text {
             "" => Quantity::ZERO,
-            text => Quantity::parse(text)
-                .map_err(|source| ProtoError::Quantity { resource: amount.key.clone(), source })?,
+            text => Quantity::parse(text).map_err(|source| ProtoError::Quantity {
+                resource: amount.key.to_string(),
+                source,
+            })?,
         };
-        Ok((str(amount.key), quantity))
+        Ok((amount.key, quantity))
     };
     amounts.into_iter().map(amount).collect()
 }
@@ -84,10 +86,10 @@ pub(super) fn metadata(meta: Option<wire::ObjectMeta>) -> Result<ObjectMeta> {
             creation_timestamp: time(meta.creation_timestamp)?,
             deletion_timestamp: time(meta.deletion_timestamp)?,
             owner_references: each(meta.owner_references, |owner| OwnerReference {
-                api_version: str(owner.api_version),
-                kind: str(owner.kind),
-                name: str(owner.name),
-                uid: str(owner.uid),
+                api_version: owner.api_version,
+                kind: owner.kind,
+                name: owner.name,
+                uid: owner.uid,
                 controller: owner.controller,
             }),
         })
@@ -238,10 +240,10 @@ fn disk(source: wire::VolumeSource) -> Option<DiskSource> {
 
 fn toleration(toleration: wire::Toleration) -> Toleration {
     Toleration {
-        key: str(toleration.key),
-        operator: str(toleration.operator),
-        value: str(toleration.value),
-        effect: str(toleration.effect),
+        key: toleration.key,
+        operator: toleration.operator,
+        value: toleration.value,
+        effect: toleration.effect,
         toleration_seconds: toleration.toleration_seconds,
     }
 }
@@ -362,7 +364,7 @@ pub(super) fn disruption_budget(budget: wire::PodDisruptionBudget) -> Result<Pod
                 Err(_) => return Err(ProtoError::Time { seconds }),
             },
         };
-        Ok((str(moment.key), str(text)))
+        Ok((moment.key, str(text)))
     };
     let spec = budget.spec.unwrap_or_default();
     Ok(PodDisruptionBudget {

@@ -6,37 +6,12 @@
 
 use prost::Message;
 
-/// An entry of `map<string, string>`.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Pair {
-    #[prost(string, tag = "1")]
-    pub(super) key: String,
-    #[prost(string, tag = "2")]
-    pub(super) value: String,
-}
-
-/// An entry of a map from resource names to quantities.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Amount {
-    #[prost(string, tag = "1")]
-    pub(super) key: String,
-    #[prost(message, optional, tag = "2")]
-    pub(super) value: Option<Quantity>,
-}
+pub(super) use super::text_messages::{Amount, NamedTime, OwnerReference, Pair, Toleration};
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Quantity {
     #[prost(string, tag = "1")]
     pub(super) string: String,
-}
-
-/// An entry of a map from names to times.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct NamedTime {
-    #[prost(string, tag = "1")]
-    pub(super) key: String,
-    #[prost(message, optional, tag = "2")]
-    pub(super) value: Option<Time>,
 }
 
 /// Without seconds this is Go's zero time, which JSON writes as null.
@@ -66,20 +41,6 @@ pub(super) struct ObjectMeta {
     pub(super) labels: Vec<Pair>,
     #[prost(message, repeated, tag = "13")]
     pub(super) owner_references: Vec<OwnerReference>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct OwnerReference {
-    #[prost(string, tag = "1")]
-    pub(super) kind: String,
-    #[prost(string, tag = "3")]
-    pub(super) name: String,
-    #[prost(string, tag = "4")]
-    pub(super) uid: String,
-    #[prost(string, tag = "5")]
-    pub(super) api_version: String,
-    #[prost(bool, optional, tag = "6")]
-    pub(super) controller: Option<bool>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -364,20 +325,6 @@ pub(super) struct EphemeralSource {}
 pub(super) struct ImageSource {
     #[prost(string, tag = "1")]
     pub(super) reference: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Toleration {
-    #[prost(string, tag = "1")]
-    pub(super) key: String,
-    #[prost(string, tag = "2")]
-    pub(super) operator: String,
-    #[prost(string, tag = "3")]
-    pub(super) value: String,
-    #[prost(string, tag = "4")]
-    pub(super) effect: String,
-    #[prost(int64, optional, tag = "5")]
-    pub(super) toleration_seconds: Option<i64>,
 }
 
 #[derive(Clone, PartialEq, Message)]

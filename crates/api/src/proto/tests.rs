@@ -176,7 +176,7 @@ fn absent_and_empty_differ_where_json_distinguishes_them() {
     check::<ReplicaSet>(&set, r#"{"spec":{"replicas":0,"selector":{}}}"#);
     check::<StatefulSet>(&set, r#"{"spec":{"replicas":0,"selector":{}}}"#);
     check::<Deployment>(&set, r#"{"spec":{"replicas":0,"selector":{}}}"#);
-    let pair = wire::Pair { key: "a".to_owned(), value: "b".to_owned() };
+    let pair = wire::Pair { key: "a".into(), value: "b".into() };
     let spec = wire::MapSelectorSpec { selector: vec![pair] };
     let service = wire::ObjectWithMapSelector { metadata: None, spec: Some(spec) };
     check::<Service>(&service, r#"{"spec":{"selector":{"a":"b"}}}"#);
@@ -265,7 +265,7 @@ fn times() {
     let json =
         r#"{"metadata":{"creationTimestamp":null,"deletionTimestamp":"1970-01-01T00:00:00Z"}}"#;
     check::<Namespace>(&wire::Namespace { metadata: Some(meta) }, json);
-    let moment = |key: &str, seconds| wire::NamedTime { key: key.to_owned(), value: at(seconds) };
+    let moment = |key: &str, seconds| wire::NamedTime { key: key.into(), value: at(seconds) };
     let status = wire::PodDisruptionBudgetStatus {
         disrupted_pods: vec![moment("b", Some(1_767_323_045)), moment("a", None)],
         disruptions_allowed: 2,
@@ -303,7 +303,7 @@ fn errors() {
         &envelope("v1", "ConfigMap", &wire::Pod::default()),
         &expect![[r#"unexpected "ConfigMap" of "v1": expected a kind that scheduling reads"#]],
     );
-    let not_a_pod = messages::Pair { key: "\x07".to_owned(), value: String::new() };
+    let not_a_pod = messages::Pair { key: "\x07".into(), value: "".into() };
     check_error(
         &envelope("v1", "Pod", &not_a_pod),
         &expect![
@@ -311,7 +311,7 @@ fn errors() {
         ],
     );
     let value = Some(wire::Quantity { string: "1x".to_owned() });
-    let capacity = vec![wire::Amount { key: "cpu".to_owned(), value }];
+    let capacity = vec![wire::Amount { key: "cpu".into(), value }];
     let status = wire::NodeStatus { capacity, ..Default::default() };
     let node = wire::Node { status: Some(status), ..Default::default() };
     check_error(
