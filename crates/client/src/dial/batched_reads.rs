@@ -1,8 +1,8 @@
 //! A socket that reads what arrives within a moment together.
 //!
 //! An API server sends each watch event as a TLS record of its own, at once. Read at once, each costs system calls and the wake-ups of two
-//! tasks, which is more than decoding a pod. So while much arrives, the socket is read a few times per millisecond, without being told when there is
-//! something to read; a network interface that coalesces interrupts does the same.
+//! tasks, which is more than decoding a pod. So while much arrives, the socket is read a few times per millisecond, without being told when
+//! there is something to read; a network interface that coalesces interrupts does the same.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
