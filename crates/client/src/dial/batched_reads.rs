@@ -44,16 +44,23 @@ enum Socket {
 }
 
 impl Socket {
-    fn lost() -> io::Error {
-        io::ErrorKind::NotConnected.into()
-    }
-
     fn make_periodic(&mut self) -> io::Result<()> {
         *self = match std::mem::replace(self, Socket::Lost) {
             Socket::OnArrival(stream) => Socket::Periodic(stream.into_std()?),
             other => other,
         };
         Ok(())
+    }
+
+    /// Reads or writes at once, if it is not registered and ready.
+    fn try_now(
+        &mut self,
+        work: impl FnOnce(&mut std::net::TcpStream) -> io::Result<usize>,
+    ) -> Option<io::Result<usize>> {
+        let Socket::Periodic(stream) = self else { return None };
+        let done = work(stream);
+        let is_ready = !done.as_ref().is_err_and(is_not_ready);
+        is_ready.then_some(done)
     }
 
     /// Registers it with the runtime, if it is not.
@@ -64,7 +71,7 @@ impl Socket {
         };
         match self {
             Socket::OnArrival(stream) => Ok(Pin::new(stream)),
-            _ => Err(Socket::lost()),
+            _ => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 }
@@ -89,13 +96,12 @@ impl BatchedReads {
 
     /// Reads into the empty buffer; it stays empty at the end of the stream.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Socket::Periodic(stream) = &mut self.socket {
+        while matches!(self.socket, Socket::Periodic(_)) {
             if self.n_reads >= N_READS_MAX {
                 ready!(self.poll_period_end(context));
                 continue;
             }
-            let read = stream.read(&mut self.buffer);
-            if !read.as_ref().is_err_and(is_not_ready) {
+            if let Some(read) = self.socket.try_now(|stream| stream.read(&mut self.buffer)) {
                 (self.start, self.end) = (0, read?);
                 self.n_reads += 1;
                 return Poll::Ready(Ok(()));
@@ -161,13 +167,10 @@ impl AsyncWrite for BatchedReads {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if let Socket::Periodic(stream) = &mut self.socket {
-            let written = stream.write(bytes);
-            if !written.as_ref().is_err_and(is_not_ready) {
-                return Poll::Ready(written);
-            }
+        match self.socket.try_now(|stream| stream.write(bytes)) {
+            Some(written) => Poll::Ready(written),
+            None => self.socket.registered()?.poll_write(context, bytes),
         }
-        self.socket.registered()?.poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -175,13 +178,10 @@ impl AsyncWrite for BatchedReads {
         context: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if let Socket::Periodic(stream) = &mut self.socket {
-            let written = stream.write_vectored(parts);
-            if !written.as_ref().is_err_and(is_not_ready) {
-                return Poll::Ready(written);
-            }
+        match self.socket.try_now(|stream| stream.write_vectored(parts)) {
+            Some(written) => Poll::Ready(written),
+            None => self.socket.registered()?.poll_write_vectored(context, parts),
         }
-        self.socket.registered()?.poll_write_vectored(context, parts)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -278,6 +278,7 @@ mod tests {
             ]
         );
     }
+
     #[test]
     fn repeated_writes_and_overridden_nominations_may_be_missing() {
         let bind = |node: &str| format!(r#"create pods/binding {{"target":{{"name":"{node}"}}}}"#);
