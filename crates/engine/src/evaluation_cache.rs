@@ -4,13 +4,14 @@
 //! that all plugins find feasible, node classes and score indexes belong to a combination of keys, one of each plugin. Pods with equal
 //! keys share both, whatever else they differ in.
 
+mod acquire;
 mod by_labels;
 mod by_template;
 mod shared_by_keys;
 
 use std::sync::Arc;
 
-use loadmaster_framework::incremental::{EvaluatorKey, PrepareCx, RowDependency};
+use loadmaster_framework::incremental::{EvaluatorKey, PrepareCx};
 use loadmaster_framework::template::{PodTemplate, SpecId};
 use loadmaster_framework::topology_counter::TopologyCounterId;
 use loadmaster_framework::world::KeyVersion;
@@ -374,50 +375,6 @@ impl EvaluationCache {
             prepared_at,
         };
         self.cached.insert(id, cached);
-        id
-    }
-
-    /// The row results of a combination.
-    fn acquire_row_results(&mut self, evaluator: &Evaluator, keys: &[KeyId]) -> usize {
-        let reads_pods = |plugin: usize| {
-            let mut filters = evaluator.row_filters(RowDependency::Pods);
-            let mut scores = evaluator.row_scores(RowDependency::Pods);
-            filters.any(|part| part.plugin == plugin) || scores.any(|part| part.plugin == plugin)
-        };
-        let keys = self.keys_of(keys, reads_pods);
-        self.row_results.acquire(keys, || RowResults::new(evaluator))
-    }
-
-    /// The classes of rows of a combination.
-    fn acquire_row_classes(&mut self, evaluator: &Evaluator, keys: &[KeyId]) -> usize {
-        let keys = self.keys_of(keys, |plugin| evaluator.has_class_key_of(plugin));
-        self.row_classes.acquire(keys, RowClasses::default)
-    }
-
-    /// The shared index of rows of a combination.
-    fn acquire_row_index(&mut self, world: &World, evaluator: &Evaluator, keys: &[KeyId]) -> usize {
-        let valid_since = world.evaluators_valid_since();
-        if self.uncounted_since != valid_since || self.uncounted.len() > UNCOUNTED_MAX {
-            self.uncounted.clear();
-            self.uncounted_since = valid_since;
-        }
-        let mut shared = Vec::with_capacity(keys.len());
-        for (plugin, uncounted) in evaluator.shared_parts() {
-            match uncounted {
-                Some(uncounted) => shared.push(self.uncounted_id(plugin, uncounted)),
-                None => shared.extend(self.keys_of(keys, |it| it == plugin)),
-            }
-        }
-        self.row_indexes.acquire(shared.into(), SharedRowIndex::default)
-    }
-
-    fn uncounted_id(&mut self, plugin: usize, uncounted: &EvaluatorKey) -> KeyId {
-        let key = (plugin, uncounted.clone());
-        if let Some(id) = self.uncounted.get(&key) {
-            return *id;
-        }
-        let id = KeyId(self.next_id());
-        self.uncounted.insert(key, id);
         id
     }
 

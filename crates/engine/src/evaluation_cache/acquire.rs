@@ -1,0 +1,61 @@
+//! What a new combination of keys shares with others: found by those of its keys on which it depends, or made.
+
+use loadmaster_framework::World;
+use loadmaster_framework::incremental::{EvaluatorKey, RowDependency};
+
+use super::{EvaluationCache, KeyId, UNCOUNTED_MAX};
+use crate::evaluate::incremental::Evaluator;
+use crate::evaluate::row_classes::RowClasses;
+use crate::evaluate::row_results::RowResults;
+use crate::score_index::SharedRowIndex;
+
+impl EvaluationCache {
+    /// The row results of a combination.
+    pub(super) fn acquire_row_results(&mut self, evaluator: &Evaluator, keys: &[KeyId]) -> usize {
+        let reads_pods = |plugin: usize| {
+            let mut filters = evaluator.row_filters(RowDependency::Pods);
+            let mut scores = evaluator.row_scores(RowDependency::Pods);
+            filters.any(|part| part.plugin == plugin) || scores.any(|part| part.plugin == plugin)
+        };
+        let keys = self.keys_of(keys, reads_pods);
+        self.row_results.acquire(keys, || RowResults::new(evaluator))
+    }
+
+    /// The classes of rows of a combination.
+    pub(super) fn acquire_row_classes(&mut self, evaluator: &Evaluator, keys: &[KeyId]) -> usize {
+        let keys = self.keys_of(keys, |plugin| evaluator.has_class_key_of(plugin));
+        self.row_classes.acquire(keys, RowClasses::default)
+    }
+
+    /// The shared index of rows of a combination.
+    pub(super) fn acquire_row_index(
+        &mut self,
+        world: &World,
+        evaluator: &Evaluator,
+        keys: &[KeyId],
+    ) -> usize {
+        let valid_since = world.evaluators_valid_since();
+        if self.uncounted_since != valid_since || self.uncounted.len() > UNCOUNTED_MAX {
+            self.uncounted.clear();
+            self.uncounted_since = valid_since;
+        }
+        let mut shared = Vec::with_capacity(keys.len());
+        for (plugin, uncounted) in evaluator.shared_parts() {
+            match uncounted {
+                Some(uncounted) => shared.push(self.uncounted_id(plugin, uncounted)),
+                None => shared.extend(self.keys_of(keys, |it| it == plugin)),
+            }
+        }
+        self.row_indexes.acquire(shared.into(), SharedRowIndex::default)
+    }
+
+    fn uncounted_id(&mut self, plugin: usize, uncounted: &EvaluatorKey) -> KeyId {
+        let key = (plugin, uncounted.clone());
+        if let Some(id) = self.uncounted.get(&key) {
+            return *id;
+        }
+        let id = KeyId(self.next_id());
+        self.uncounted.insert(key, id);
+        id
+    }
+}
