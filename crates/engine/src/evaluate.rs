@@ -4,6 +4,7 @@ pub(crate) mod changed_rejections;
 pub(crate) mod class_table;
 pub mod filter_runner;
 pub mod incremental;
+pub(crate) mod node_rows;
 pub mod per_node;
 pub(crate) mod plugin_loops;
 pub(crate) mod row_classes;

@@ -24,6 +24,7 @@ use self::by_template::ByTemplate;
 use self::shared_by_keys::SharedByKeys;
 use crate::combination_id::CombinationId;
 use crate::evaluate::incremental::{Evaluator, PluginUsage, Prepared};
+use crate::evaluate::node_rows::NodeRows;
 use crate::evaluate::row_classes::RowClasses;
 use crate::evaluate::row_results::RowResults;
 use crate::guard::{self, ExtensionPoint};
@@ -67,6 +68,8 @@ pub(crate) struct CachedEvaluation {
     keys: Box<[KeyId]>,
     /// `None` if a Filter plugin looks at more than one node.
     pub node_filter_keys: Option<NodeFilterKeys>,
+    /// The rows that pass its filters of the node object, in [`EvaluationCache::node_rows`].
+    node_rows: usize,
     /// Its row results, in [`EvaluationCache::row_results`].
     row_results: usize,
     /// The classes of its rows, in [`EvaluationCache::row_classes`].
@@ -75,6 +78,15 @@ pub(crate) struct CachedEvaluation {
     row_index: usize,
     /// When the first of the keys was prepared.
     prepared_at: u64,
+}
+
+/// The cached evaluation of a combination of keys, as a full scan needs it.
+pub(crate) struct FullScanCache<'a> {
+    pub evaluator: &'a Evaluator,
+    pub has_index: bool,
+    pub node_rows: &'a mut NodeRows,
+    pub results: &'a RowResults,
+    pub classes: &'a mut RowClasses,
 }
 
 impl CachedEvaluation {
@@ -113,6 +125,8 @@ pub(crate) struct EvaluationCache {
     prepared: Map<KeyId, PreparedKey>,
     combinations: Map<Box<[KeyId]>, CombinationId>,
     cached: Map<CombinationId, CachedEvaluation>,
+    /// By the keys of the plugins that have such filters.
+    node_rows: SharedByKeys<NodeRows>,
     /// By the keys of the plugins that have such results.
     row_results: SharedByKeys<RowResults>,
     /// By the keys of the plugins that divide rows into classes.
@@ -140,6 +154,7 @@ impl EvaluationCache {
             prepared: Map::default(),
             combinations: Map::default(),
             cached: Map::default(),
+            node_rows: SharedByKeys::default(),
             row_results: SharedByKeys::default(),
             row_classes: SharedByKeys::default(),
             row_indexes: SharedByKeys::default(),
@@ -220,14 +235,16 @@ impl EvaluationCache {
         Some((cached, results, shared))
     }
 
-    /// A cached evaluation with the classes of its rows.
-    pub fn with_row_classes(
-        &mut self,
-        id: CombinationId,
-    ) -> Option<(&mut CachedEvaluation, &mut RowClasses)> {
-        let cached = self.cached.get_mut(&id)?;
-        let classes = self.row_classes.get_mut(cached.row_classes)?;
-        Some((cached, classes))
+    /// A cached evaluation with what a full scan reads and updates.
+    pub fn for_full_scan(&mut self, id: CombinationId) -> Option<FullScanCache<'_>> {
+        let cached = self.cached.get(&id)?;
+        Some(FullScanCache {
+            evaluator: &cached.evaluator,
+            has_index: cached.index.is_some(),
+            node_rows: self.node_rows.get_mut(cached.node_rows)?,
+            results: self.row_results.get(cached.row_results)?,
+            classes: self.row_classes.get_mut(cached.row_classes)?,
+        })
     }
 
     /// Finds or prepares the evaluation of a pod. Returns whether it is new.
@@ -359,6 +376,7 @@ impl EvaluationCache {
         let node_filters = evaluator.node_filters();
         let node_filter_keys = node_filters
             .map(|plugins| NodeFilterKeys(self.keys_of(&keys, |it| plugins.contains(&it)).into()));
+        let node_rows = self.acquire_node_rows(&evaluator, &keys);
         let row_results = self.acquire_row_results(&evaluator, &keys);
         let row_classes = self.acquire_row_classes(&evaluator, &keys);
         let row_index = self.acquire_row_index(world, &evaluator, &keys);
@@ -369,6 +387,7 @@ impl EvaluationCache {
             used: 0,
             keys,
             node_filter_keys,
+            node_rows,
             row_results,
             row_classes,
             row_index,
@@ -438,6 +457,7 @@ impl EvaluationCache {
     /// Drops the evaluation of a combination, and the evaluators that no other one uses.
     pub fn forget(&mut self, id: CombinationId, world: &mut World) {
         let Some(cached) = self.cached.remove(&id) else { return };
+        self.node_rows.release(cached.node_rows);
         self.row_results.release(cached.row_results);
         self.row_classes.release(cached.row_classes);
         self.row_indexes.release(cached.row_index);

@@ -1,29 +1,38 @@
-//! A full scan of all rows: for combinations of keys without a score index, and for plugins without an incremental form.
+//! A full scan of all rows: for combinations of keys without a score index, and for plugins without an incremental form. If few nodes pass
+//! the filters that depend only on the node object, it is a scan of these rows.
 
 mod per_node_plugins;
+mod scanned_rows;
 
-use loadmaster_framework::incremental::{ClassKey, ScoreOutOfRange};
+use loadmaster_framework::incremental::{ClassKey, RowDependency, ScoreOutOfRange};
 use loadmaster_framework::{CycleState, EvaluatorCx, NodeRow, PluginStates, PodInfo, World};
 use loadmaster_stdx::Rng;
 
 use crate::decision::Decision;
 use crate::evaluate::class_table::ClassTable;
 use crate::evaluate::incremental::{Evaluator, RowScores};
+use crate::evaluate::node_rows::NodeRows;
 use crate::evaluate::plugin_loops::{PluginLoops, ScoreError};
 use crate::evaluate::row_classes::RowClasses;
+use crate::evaluate::row_results::RowResults;
 use crate::node_sampling::RotatingNodeOrder;
 use crate::profile::Profile;
 use per_node_plugins::PerNodePlugins;
+use scanned_rows::ScannedRows;
 
 /// Scratch space and result of a full scan.
 #[derive(Default)]
 pub(crate) struct FullScan {
-    /// 1 where the row is feasible.
+    rows: ScannedRows,
+    /// By scanned row: 1 where the row is feasible.
     set: Vec<u8>,
+    /// By scanned row.
     totals: Vec<i64>,
-    /// By row that was a member of the set after the row-local filters: its class.
+    /// By scanned row that was a member of the set after the row-local filters: its class.
     class_of: Vec<u32>,
     table: ClassTable,
+    /// Scratch space: the positions of the rows with the highest total.
+    best: Vec<u32>,
     failure: Option<ScanError>,
     cycle: CycleState,
 }
@@ -56,6 +65,10 @@ pub(crate) struct Scan<'a, 'e> {
     pub evaluator: &'a Evaluator,
     /// The classes of rows for all evaluators with the same class keys.
     pub classes: &'a mut RowClasses,
+    /// The rows that pass the filters that depend only on the node object, if they are up to date.
+    pub node_rows: Option<&'a NodeRows>,
+    /// The row-local results that depend on pods, if they are up to date.
+    pub results: Option<&'a RowResults>,
     pub profile: &'a Profile,
     pub world: &'a World,
     pub states: &'a mut PluginStates,
@@ -69,36 +82,39 @@ pub(crate) struct Scan<'a, 'e> {
 impl FullScan {
     /// Filters and scores all rows.
     pub fn run(&mut self, scan: Scan<'_, '_>) {
-        let mut rest = self.filter(scan);
+        let results = scan.results;
+        // An early end counts rows in search order.
+        let may_list = scan.early.is_none();
+        let mut rest = self.filter(scan, may_list);
         if self.failure.is_none() {
-            self.failure = self.score(&mut rest).err();
+            self.failure = self.score(&mut rest, results).err();
         }
         self.cycle = rest.loops.cycle;
     }
 
     /// The same without scoring: every total is 0.
     pub fn run_filters(&mut self, scan: Scan<'_, '_>) {
-        self.cycle = self.filter(scan).loops.cycle;
+        self.cycle = self.filter(scan, false).loops.cycle;
     }
 
-    fn filter<'a>(&mut self, scan: Scan<'a, '_>) -> PerNodePlugins<'a> {
-        let Scan { evaluator, classes, profile, world, states, pod, excluded, early } = scan;
+    fn filter<'a>(&mut self, scan: Scan<'a, '_>, may_list: bool) -> PerNodePlugins<'a> {
         self.failure = None;
-        self.set.clear();
-        self.set.extend_from_slice(&world.nodes().columns().occupied);
+        self.filter_rows(&scan, may_list);
+        let Scan { evaluator, classes, profile, world, states, pod, excluded, early, .. } = scan;
         let cx = EvaluatorCx { world, states };
-        evaluator.filter_rows(cx, &mut self.set);
         self.totals.clear();
         self.totals.resize(self.set.len(), 0);
         self.classify(evaluator, classes, cx);
         evaluator.filter_classes(cx, &mut self.table);
         self.drop_infeasible_classes(evaluator);
-        excluded.iter().for_each(|row| self.set[row.index()] = 0);
+        for at in excluded.iter().filter_map(|row| self.rows.position(*row)) {
+            self.set[at] = 0;
+        }
         let only = Some(evaluator.per_node_plugins.as_slice());
         let loops = PluginLoops { only, ..PluginLoops::new(profile, states, pod) };
         let mut rest = PerNodePlugins { evaluator, world, loops };
         if !evaluator.per_node_plugins.is_empty()
-            && let Err(failure) = rest.filter(&mut self.set)
+            && let Err(failure) = rest.filter(&self.rows, &mut self.set)
         {
             self.failure = Some(ScanError::Failed(failure));
         }
@@ -108,9 +124,37 @@ impl FullScan {
             course.retain_first(n_wanted, &mut self.set);
         }
         if is_smaller && self.failure.is_none() {
-            self.count_class_rows(evaluator);
+            self.count_class_rows();
         }
         rest
+    }
+
+    /// Applies the row-local filters: to the rows that pass those of the node object, if these are listed, or to all.
+    fn filter_rows(&mut self, scan: &Scan<'_, '_>, may_list: bool) {
+        let Scan { evaluator, node_rows, results, world, .. } = *scan;
+        let cx = EvaluatorCx { world, states: scan.states };
+        self.set.clear();
+        if let Some(listed) = node_rows.and_then(NodeRows::listed).filter(|_| may_list) {
+            let rows = self.rows.set_list(listed);
+            match results {
+                Some(results) => rows.retain(|row| results.get(*row).is_some()),
+                None => evaluator.filter_listed_rows(cx, RowDependency::Pods, rows),
+            }
+            self.set.resize(rows.len(), 1);
+            return;
+        }
+        self.rows.set_all();
+        match node_rows {
+            Some(node_rows) => node_rows.copy_to(world.nodes().n_rows(), &mut self.set),
+            None => {
+                self.set.extend_from_slice(&world.nodes().columns().occupied);
+                evaluator.filter_rows(cx, RowDependency::Node, &mut self.set);
+            }
+        }
+        match results {
+            Some(results) => results.retain_feasible(&mut self.set),
+            None => evaluator.filter_rows(cx, RowDependency::Pods, &mut self.set),
+        }
     }
 
     /// Takes the cycle state of the plugins that were evaluated per node.
@@ -118,20 +162,45 @@ impl FullScan {
         std::mem::take(&mut self.cycle)
     }
 
-    fn score(&mut self, rest: &mut PerNodePlugins<'_>) -> Result<(), ScanError> {
+    fn score(
+        &mut self,
+        rest: &mut PerNodePlugins<'_>,
+        results: Option<&RowResults>,
+    ) -> Result<(), ScanError> {
         let evaluator = rest.evaluator;
         let cx = EvaluatorCx { world: rest.world, states: rest.loops.states };
-        evaluator.score_rows(cx, &self.set, &mut self.totals)?;
+        match results {
+            Some(results) => {
+                results.in_range()?;
+                for (at, total) in self.totals.iter_mut().enumerate() {
+                    *total = results.get(self.rows.row(at)).unwrap_or(0);
+                }
+            }
+            None => self.score_rows(evaluator, cx, RowDependency::Pods)?,
+        }
+        self.score_rows(evaluator, cx, RowDependency::Node)?;
         evaluator.score_classes(cx, &mut self.table)?;
         self.add_offsets(evaluator);
         if evaluator.per_node_plugins.is_empty() {
             return Ok(());
         }
-        rest.score(&self.set, &mut self.totals)
+        rest.score(&self.rows, &self.set, &mut self.totals)
+    }
+
+    fn score_rows(
+        &mut self,
+        evaluator: &Evaluator,
+        cx: EvaluatorCx<'_>,
+        which: RowDependency,
+    ) -> Result<(), ScoreOutOfRange> {
+        match self.rows.listed() {
+            Some(rows) => evaluator.score_listed_rows(cx, which, rows, &mut self.totals),
+            None => evaluator.score_rows(cx, which, &self.set, &mut self.totals),
+        }
     }
 
     /// Selects one of the rows with the highest total at random. `Err` when a score is out of range.
-    pub fn select_node(&self, rng: &mut Rng) -> Result<Decision, ScoreOutOfRange> {
+    pub fn select_node(&mut self, rng: &mut Rng) -> Result<Decision, ScoreOutOfRange> {
         match &self.failure {
             None => Ok(self.pick_best(rng)),
             Some(ScanError::Failed(failure)) => Ok(Decision::Failed(failure.clone())),
@@ -139,29 +208,24 @@ impl FullScan {
         }
     }
 
-    fn pick_best(&self, rng: &mut Rng) -> Decision {
+    fn pick_best(&mut self, rng: &mut Rng) -> Decision {
         let mut best = i64::MIN;
-        let mut n_ties = 0u64;
-        for (member, total) in self.set.iter().zip(&self.totals) {
+        self.best.clear();
+        for (at, (member, total)) in self.set.iter().zip(&self.totals).enumerate() {
             if *member != 0 && *total >= best {
-                n_ties = if *total > best { 1 } else { n_ties + 1 };
-                best = *total;
+                if *total > best {
+                    self.best.clear();
+                    best = *total;
+                }
+                self.best.push(at as u32);
             }
         }
-        if n_ties == 0 {
+        if self.best.is_empty() {
             return Decision::Unschedulable;
         }
-        let mut nth = rng.below(n_ties);
-        for (at, (member, total)) in self.set.iter().zip(&self.totals).enumerate() {
-            if *member != 0 && *total == best {
-                if nth == 0 {
-                    let (row, n_ties) = (NodeRow(at as u32), Some(n_ties));
-                    return Decision::Selected { row, total: best, n_ties };
-                }
-                nth -= 1;
-            }
-        }
-        Decision::Unschedulable
+        let n_ties = Some(self.best.len() as u64);
+        let row = self.rows.row(*rng.pick(&self.best) as usize);
+        Decision::Selected { row, total: best, n_ties }
     }
 
     /// The failure of a plugin.
@@ -193,23 +257,29 @@ impl FullScan {
         }
         let rows = self.set.iter().zip(&self.totals).enumerate();
         let feasible = rows.filter(|(_, (member, _))| **member != 0);
-        Ok(feasible.map(|(at, (_, total))| (NodeRow(at as u32), *total)).collect())
+        Ok(feasible.map(|(at, (_, total))| (self.rows.row(at), *total)).collect())
     }
 
+    /// Finds the classes of the members of the set, and counts them.
     fn classify(&mut self, evaluator: &Evaluator, classes: &mut RowClasses, cx: EvaluatorCx<'_>) {
-        if evaluator.class_key_len() > 0 {
-            classes.classify(evaluator, cx, &self.set, &mut self.table);
-            self.class_of.clear();
-            self.class_of.extend_from_slice(classes.of_rows());
-            return;
-        }
-        // A single class; the class of each row is not needed.
+        self.class_of.clear();
         self.table.clear();
-        let n = self.set.iter().map(|member| u32::from(*member)).sum();
-        if n > 0 {
-            self.table.insert_row(&ClassKey::new());
-            self.table.rows[0] = n;
+        if evaluator.class_key_len() == 0 {
+            // A single class; the class of each row is not needed.
+            if self.set.contains(&1) {
+                self.table.insert_row(&ClassKey::new());
+            }
+        } else if let Some(rows) = self.rows.listed() {
+            classes.classify(evaluator, cx, rows.iter().map(|row| (*row, 1)));
+            self.class_of.extend(rows.iter().map(|row| classes.of_rows()[row.index()]));
+            self.table.copy_keys(classes.table());
+        } else {
+            let rows = (0..).map(NodeRow).zip(self.set.iter().copied());
+            classes.classify(evaluator, cx, rows);
+            self.class_of.extend_from_slice(classes.of_rows());
+            self.table.copy_keys(classes.table());
         }
+        self.table.count_rows(&self.class_of, &self.set);
     }
 
     fn drop_infeasible_classes(&mut self, evaluator: &Evaluator) {
@@ -229,14 +299,8 @@ impl FullScan {
     }
 
     /// Counts the feasible rows of each class again, because scores are normalized over them.
-    fn count_class_rows(&mut self, evaluator: &Evaluator) {
-        self.table.rows.fill(0);
-        for (at, member) in self.set.iter().enumerate() {
-            if *member != 0 {
-                let class = if evaluator.class_key_len() == 0 { 0 } else { self.class_of[at] };
-                self.table.rows[class as usize] += 1;
-            }
-        }
+    fn count_class_rows(&mut self) {
+        self.table.count_rows(&self.class_of, &self.set);
         for (feasible, rows) in self.table.feasible.iter_mut().zip(&self.table.rows) {
             *feasible &= *rows > 0;
         }

@@ -38,7 +38,7 @@ use crate::evaluate::changed_rejections::{ChangedRejection, NodeFilters};
 use crate::evaluate::per_node::{self, AttemptEvaluation, FilteredRows};
 use crate::evaluate::{Evaluation, ExtenderResults, FilterResult, PluginRejection};
 pub use crate::evaluation_cache::CacheSize;
-use crate::evaluation_cache::{EvaluationCache, NodeFilterKeys};
+use crate::evaluation_cache::{EvaluationCache, FullScanCache, NodeFilterKeys};
 use crate::full_scan::{FullScan, Scan};
 use crate::guard::{self, PluginPanic};
 use crate::node_rejections::{ChangedRow, NodeRejections};
@@ -63,8 +63,8 @@ struct SearchOptions<'a> {
     with_scores: bool,
     /// Whether something scores nodes: without it one feasible node is enough.
     is_scored: bool,
-    /// Whether a score index may answer.
-    may_index: bool,
+    /// Whether results that were computed for decisions before may be used.
+    may_reuse: bool,
     /// Whether the search may end early, as the profile's node sampling says.
     may_end_early: bool,
 }
@@ -193,7 +193,7 @@ impl Scheduler {
             among: None,
             with_scores: true,
             is_scored: !self.profile.score.is_empty(),
-            may_index: true,
+            may_reuse: true,
             may_end_early: true,
         };
         let selected = match self.search(world, pod, options) {
@@ -233,11 +233,11 @@ impl Scheduler {
         let n_wanted = sampling.num_feasible_nodes_to_find(n_nodes, options.is_scored);
         let finds_all = n_wanted >= n_nodes || !options.may_end_early;
         let ends_early = !finds_all && options.among.is_none();
-        let id = self.refresh(world, pod, options.may_index && finds_all)?;
-        let Some((cached, classes)) = self.cache.with_row_classes(id) else {
+        let id = self.refresh(world, pod, options.may_reuse && finds_all)?;
+        let Some(cached) = self.cache.for_full_scan(id) else {
             return Err(Decision::Unschedulable);
         };
-        let evaluator = &cached.evaluator;
+        let FullScanCache { evaluator, has_index, node_rows, results, classes } = cached;
         // Sampling applies to the nodes that PreFilter left, and a failing plugin counts only on nodes that it filters.
         let needs_per_node = evaluator.pre_filter_excludes_nodes()
             || ends_early && !evaluator.per_node_plugins.is_empty();
@@ -248,16 +248,32 @@ impl Scheduler {
         if evaluator.rejected.is_some() || !evaluator.accepts_pod(cx, pod) {
             return Err(Decision::Unschedulable);
         }
-        if cached.index.is_some() && excluded.is_empty() && options.among.is_none() {
+        if has_index && excluded.is_empty() && options.among.is_none() {
             return Ok(Search::Index(id));
         }
         if ends_early {
             self.node_order.refresh(world.nodes());
         }
         let early = ends_early.then_some((&mut self.node_order, n_wanted));
+        let results = Some(results).filter(|it| options.may_reuse && it.is_up_to_date(cx));
+        let node_rows = options.may_reuse.then(|| {
+            node_rows.catch_up(evaluator, cx);
+            &*node_rows
+        });
         let (profile, states) = (&self.profile, &mut self.states);
         let excluded = &excluded;
-        let scan = Scan { evaluator, classes, profile, world, states, pod, excluded, early };
+        let scan = Scan {
+            evaluator,
+            classes,
+            node_rows,
+            results,
+            profile,
+            world,
+            states,
+            pod,
+            excluded,
+            early,
+        };
         if options.with_scores {
             self.full_scan.run(scan);
         } else {
@@ -468,7 +484,7 @@ impl Scheduler {
             among: None,
             with_scores: true,
             is_scored: true,
-            may_index: true,
+            may_reuse: true,
             may_end_early: false,
         };
         let totals = match self.search(world, pod, options) {

@@ -392,6 +392,11 @@ pub trait PluginEvaluator: Send + Sync {
         }
     }
 
+    /// The same for a list of rows that hold nodes.
+    fn filter_listed_rows(&self, cx: EvaluatorCx<'_>, rows: &mut Vec<NodeRow>) {
+        rows.retain(|row| self.filter_row(cx, *row));
+    }
+
     /// Row-local score, final, in `0..=100`.
     fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {
         let _ = (cx, row);

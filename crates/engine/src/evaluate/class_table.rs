@@ -16,7 +16,12 @@ pub(crate) struct ClassTable {
     /// By class: result of the last [`Evaluator::score_classes`](super::incremental::Evaluator::score_classes).
     pub offsets: Vec<i64>,
     pub(super) scratch: Vec<i64>,
+    /// Scratch space of [`ClassTable::count_rows`], by class.
+    lanes: Vec<[u32; LANES]>,
 }
+
+/// In so many places the rows of a class are counted.
+const LANES: usize = 4;
 
 impl ClassTable {
     pub fn clear(&mut self) {
@@ -83,6 +88,30 @@ impl ClassTable {
     /// Takes over the keys of another table.
     pub fn copy_keys(&mut self, other: &ClassTable) {
         self.keys.clone_from(&other.keys);
+        self.rows.resize(other.rows.len(), 0);
+    }
+
+    /// Counts the members of each class anew. `class_of` has the class of each row, and is empty if there is only one; `set` has a 1 for each
+    /// member. A row that is no member may have a class that is not in the table.
+    pub fn count_rows(&mut self, class_of: &[u32], set: &[u8]) {
+        if class_of.is_empty() {
+            let n = set.iter().map(|member| u32::from(*member)).sum();
+            self.rows.iter_mut().for_each(|rows| *rows = n);
+            return;
+        }
+        // Without a branch that depends on the row: members and others alternate. Neighboring rows often have the same class; they are counted
+        // apart, so that an addition does not wait for the one before.
+        self.lanes.clear();
+        self.lanes.resize(self.rows.len() + 1, [0; LANES]);
+        let others = self.rows.len();
+        for (classes, members) in class_of.chunks(LANES).zip(set.chunks(LANES)) {
+            for (lane, (class, member)) in classes.iter().zip(members).enumerate() {
+                self.lanes[(*class as usize).min(others)][lane] += u32::from(*member);
+            }
+        }
+        for (rows, lanes) in self.rows.iter_mut().zip(&self.lanes) {
+            *rows = lanes.iter().sum();
+        }
     }
 
     /// Number of class ids, unused ones included.

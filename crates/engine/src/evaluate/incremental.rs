@@ -269,28 +269,51 @@ impl Evaluator {
         self.parts.iter().any(|part| part.dependencies.node_set)
     }
 
-    /// Removes the rows from `set` that do not pass a row-local filter.
-    pub fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut [u8]) {
-        for part in
-            self.parts.iter().filter(|part| part.filters && part.dependencies.filter.is_some())
-        {
+    /// Removes the rows from `set` that do not pass a row-local filter with this dependency.
+    pub fn filter_rows(&self, cx: EvaluatorCx<'_>, which: RowDependency, set: &mut [u8]) {
+        for part in self.row_filters(which) {
             part.enter(ExtensionPoint::Filter).filter_rows(cx, set);
         }
     }
 
-    /// Adds the row-local scores of the members of `set`.
+    /// The same for a list of rows.
+    pub fn filter_listed_rows(
+        &self,
+        cx: EvaluatorCx<'_>,
+        which: RowDependency,
+        rows: &mut Vec<NodeRow>,
+    ) {
+        for part in self.row_filters(which) {
+            part.enter(ExtensionPoint::Filter).filter_listed_rows(cx, rows);
+        }
+    }
+
+    /// Adds the row-local scores with this dependency of the members of `set`.
     pub fn score_rows(
         &self,
         cx: EvaluatorCx<'_>,
+        which: RowDependency,
         set: &[u8],
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
-        for part in
-            self.parts.iter().filter(|part| part.weight != 0 && part.dependencies.score.is_some())
-        {
-            part.enter(ExtensionPoint::Score).score_rows(cx, set, part.weight, out)?;
-        }
-        Ok(())
+        let mut parts = self.row_scores(which);
+        parts.try_for_each(|part| {
+            part.enter(ExtensionPoint::Score).score_rows(cx, set, part.weight, out)
+        })
+    }
+
+    /// The same for a list of rows.
+    pub fn score_listed_rows(
+        &self,
+        cx: EvaluatorCx<'_>,
+        which: RowDependency,
+        rows: &[NodeRow],
+        out: &mut [i64],
+    ) -> Result<(), ScoreOutOfRange> {
+        let mut parts = self.row_scores(which);
+        parts.try_for_each(|part| {
+            part.enter(ExtensionPoint::Score).score_listed_rows(cx, rows, part.weight, out)
+        })
     }
 
     /// Whether class keys contain something of this plugin.

@@ -24,35 +24,26 @@ pub(crate) struct RowClasses {
 }
 
 impl RowClasses {
-    /// Finds the class of each member of `set`, and makes `table` a table of these classes with their numbers of members. All evaluators
-    /// that are passed to it have equal class keys.
+    /// Finds the class of each of these rows with a 1. All evaluators that are passed to it have equal class keys.
     pub fn classify(
         &mut self,
         evaluator: &Evaluator,
         cx: EvaluatorCx<'_>,
-        set: &[u8],
-        table: &mut ClassTable,
+        rows: impl Iterator<Item = (NodeRow, u8)>,
     ) {
         self.catch_up(evaluator, cx);
-        table.clear();
-        table.rows.resize(self.table.len(), 0);
         let mut last = None;
-        for (at, member) in set.iter().enumerate() {
-            let mut class = self.of_row[at];
-            if class == UNKNOWN {
-                if *member == 0 {
-                    continue;
-                }
-                class = self.compute(evaluator, cx, NodeRow(at as u32), last);
-                last = Some(class);
-                if table.rows.len() < self.table.len() {
-                    table.rows.resize(self.table.len(), 0);
-                }
+        for (row, member) in rows {
+            // In this order, because few classes are unknown, but members and others alternate.
+            if self.of_row[row.index()] == UNKNOWN && member != 0 {
+                last = Some(self.compute(evaluator, cx, row, last));
             }
-            // Without a branch: members and others alternate.
-            table.rows[class as usize] += u32::from(*member);
         }
-        table.copy_keys(&self.table);
+    }
+
+    /// The classes.
+    pub fn table(&self) -> &ClassTable {
+        &self.table
     }
 
     /// Whether no scan has needed them yet, so that the next one has to compute all.
@@ -60,7 +51,7 @@ impl RowClasses {
         self.cursor.is_none()
     }
 
-    /// The class of each row; no class of the table for a row that was never a member of a set.
+    /// The class of each row; no class of the table for a row that was never asked for.
     pub fn of_rows(&self) -> &[u32] {
         &self.of_row
     }

@@ -65,6 +65,18 @@ impl RowResults {
         (sum != REJECTED).then_some(sum)
     }
 
+    /// Removes the rows from `set` that a filter rejects.
+    pub fn retain_feasible(&self, set: &mut [u8]) {
+        for (member, sum) in set.iter_mut().zip(&self.of_row) {
+            *member &= u8::from(*sum != REJECTED);
+        }
+    }
+
+    /// Whether all changes of the world are applied.
+    pub fn is_up_to_date(&self, cx: EvaluatorCx<'_>) -> bool {
+        self.cursor == Some(cx.world.next_change_seq())
+    }
+
     /// `Err` if a score is out of range: the sums are then meaningless.
     pub fn in_range(&self) -> Result<(), ScoreOutOfRange> {
         self.in_range
@@ -72,14 +84,13 @@ impl RowResults {
 
     /// Brings the results up to date.
     pub fn catch_up(&mut self, cx: EvaluatorCx<'_>) {
-        let next = cx.world.next_change_seq();
-        if self.cursor == Some(next) {
+        if self.is_up_to_date(cx) {
             return;
         }
         if !self.apply_changes(cx) {
             self.compute_all(cx);
         }
-        self.cursor = Some(next);
+        self.cursor = Some(cx.world.next_change_seq());
     }
 
     /// Computes the rows that changed; returns `false` when all rows must be computed, or that is faster.
@@ -94,20 +105,25 @@ impl RowResults {
             return false;
         }
         self.of_row.resize(n_rows, REJECTED);
+        let rows = changes.iter().filter_map(|change| match *change {
+            WorldChange::Pods(row, _) | WorldChange::Node(row) => Some(row),
+            WorldChange::NodeSet => None,
+        });
+        if changes.len() < LISTED_MIN {
+            rows.for_each(|row| self.compute_row(cx, row));
+            return true;
+        }
         self.changed.clear();
-        for change in changes {
-            let (WorldChange::Pods(row, _) | WorldChange::Node(row)) = *change else { continue };
-            if changes.len() < LISTED_MIN {
-                self.compute_row(cx, row);
-            } else if self.passes(cx, row) {
+        for row in rows {
+            self.of_row[row.index()] = REJECTED;
+            if cx.nodes().columns().occupied[row.index()] != 0 {
                 self.changed.push(row);
-            } else {
-                self.of_row[row.index()] = REJECTED;
             }
         }
-        if !self.changed.is_empty() {
-            self.score_changed(cx);
+        for part in &self.filters {
+            part.enter(ExtensionPoint::Filter).filter_listed_rows(cx, &mut self.changed);
         }
+        self.score_changed(cx);
         true
     }
 

@@ -5,11 +5,21 @@ use loadmaster_framework::incremental::{EvaluatorKey, RowDependency};
 
 use super::{EvaluationCache, KeyId, UNCOUNTED_MAX};
 use crate::evaluate::incremental::Evaluator;
+use crate::evaluate::node_rows::NodeRows;
 use crate::evaluate::row_classes::RowClasses;
 use crate::evaluate::row_results::RowResults;
 use crate::score_index::SharedRowIndex;
 
 impl EvaluationCache {
+    /// The rows that pass a combination's filters of the node object.
+    pub(super) fn acquire_node_rows(&mut self, evaluator: &Evaluator, keys: &[KeyId]) -> usize {
+        let filters = |plugin: usize| {
+            evaluator.row_filters(RowDependency::Node).any(|part| part.plugin == plugin)
+        };
+        let keys = self.keys_of(keys, filters);
+        self.node_rows.acquire(keys, NodeRows::default)
+    }
+
     /// The row results of a combination.
     pub(super) fn acquire_row_results(&mut self, evaluator: &Evaluator, keys: &[KeyId]) -> usize {
         let reads_pods = |plugin: usize| {

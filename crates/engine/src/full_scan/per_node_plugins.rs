@@ -1,8 +1,9 @@
 //! The part of a full scan that calls plugins without an incremental form node by node.
 
-use loadmaster_framework::{Failure, NodeInfo, NodeRow, Rejection, World};
+use loadmaster_framework::{Failure, NodeInfo, Rejection, World};
 
 use super::ScanError;
+use super::scanned_rows::ScannedRows;
 use crate::evaluate::PluginRejection;
 use crate::evaluate::filter_runner::{filter_failure, run_each_filter};
 use crate::evaluate::incremental::Evaluator;
@@ -18,13 +19,12 @@ pub(super) struct PerNodePlugins<'a> {
 
 impl PerNodePlugins<'_> {
     /// Removes the rows from `set` that PreFilter or Filter rejects. `Err` is the failure of a plugin.
-    pub fn filter(&mut self, set: &mut [u8]) -> Result<(), String> {
+    pub fn filter(&mut self, rows: &ScannedRows, set: &mut [u8]) -> Result<(), String> {
         let (world, profile, pod) = (self.world, self.loops.profile, self.loops.pod);
         match self.loops.pre_filter(world) {
             Ok(None) => {}
-            Ok(Some(names)) => retain_rows(set, |row| {
-                world.node(row).is_some_and(|node| names.contains(node.name()))
-            }),
+            Ok(Some(names)) => rows
+                .retain(set, |row| world.node(row).is_some_and(|node| names.contains(node.name()))),
             Err(PluginRejection { rejection: Rejection::Failed(failure), .. }) => {
                 return Err(failure.to_string());
             }
@@ -36,7 +36,7 @@ impl PerNodePlugins<'_> {
             failure.get_or_insert_with(|| why.to_string());
         };
         if guard::stopwatch().is_some() {
-            retain_rows(set, |row| {
+            rows.retain(set, |row| {
                 let Some(node) = world.node(row) else { return false };
                 match run_each_filter(profile, filters.iter().copied(), cx, pod, node) {
                     Err(PluginRejection { rejection: Rejection::Failed(why), .. }) => {
@@ -48,7 +48,7 @@ impl PerNodePlugins<'_> {
             });
         } else {
             // The same with as little as possible around each call, of which there are thousands per pod.
-            retain_rows(set, |row| {
+            rows.retain(set, |row| {
                 let Some(node) = world.node(row) else { return false };
                 filters.iter().all(|member| {
                     guard::set_current_plugin(member.plugin, ExtensionPoint::Filter);
@@ -63,7 +63,12 @@ impl PerNodePlugins<'_> {
     }
 
     /// Adds the weighted scores of the members of `set`.
-    pub fn score(&mut self, set: &[u8], totals: &mut [i64]) -> Result<(), ScanError> {
+    pub fn score(
+        &mut self,
+        scanned: &ScannedRows,
+        set: &[u8],
+        totals: &mut [i64],
+    ) -> Result<(), ScanError> {
         let (world, profile) = (self.world, self.loops.profile);
         if self.loops.called(&profile.pre_score).next().is_none()
             && self.loops.called(&profile.score).next().is_none()
@@ -72,7 +77,7 @@ impl PerNodePlugins<'_> {
         }
         let rows = set.iter().enumerate().filter(|(_, member)| **member != 0);
         let nodes: Vec<NodeInfo<'_>> =
-            rows.filter_map(|(at, _)| world.node(NodeRow(at as u32))).collect();
+            rows.filter_map(|(at, _)| world.node(scanned.row(at))).collect();
         if nodes.len() <= 1 {
             // A single feasible node is selected without scoring.
             return Ok(());
@@ -82,17 +87,11 @@ impl PerNodePlugins<'_> {
         let members = self.loops.called(&profile.score);
         for member in members.filter(|member| !skipped.contains(&member.plugin)) {
             for node in self.loops.score(world, member, &nodes)? {
-                totals[node.row.index()] += member.weight * node.score;
+                if let Some(at) = scanned.position(node.row) {
+                    totals[at] += member.weight * node.score;
+                }
             }
         }
         Ok(())
-    }
-}
-
-fn retain_rows(set: &mut [u8], mut passes: impl FnMut(NodeRow) -> bool) {
-    for (at, member) in set.iter_mut().enumerate() {
-        if *member != 0 && !passes(NodeRow(at as u32)) {
-            *member = 0;
-        }
     }
 }

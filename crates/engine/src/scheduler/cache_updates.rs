@@ -72,6 +72,10 @@ impl Scheduler {
             && shared.refresh(evaluator, results, cx, (shared_max, !is_new), only_user);
         if !has_index {
             cached.index = None;
+            // Full scans of these pods compute the rows that changed, for example beside a plugin without an incremental form.
+            if !is_new && evaluator.rejected.is_none() && behind <= shared_max {
+                results.catch_up(cx);
+            }
             return;
         }
         let caught_up =

@@ -184,7 +184,7 @@ impl Scheduler {
             among,
             with_scores: among.is_some(),
             is_scored: true,
-            may_index: true,
+            may_reuse: true,
             may_end_early: true,
         };
         let mut found = self.search(world, pod, options)?;
@@ -196,7 +196,7 @@ impl Scheduler {
                 return Ok(FeasibleRows::Indexed(nodes));
             }
             // A score is out of range, which does not matter yet.
-            found = self.search(world, pod, SearchOptions { may_index: false, ..options })?;
+            found = self.search(world, pod, SearchOptions { may_reuse: false, ..options })?;
         }
         if let Search::PerNode = found {
             return self.find_rows_per_node(world, pod, among);

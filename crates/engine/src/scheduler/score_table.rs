@@ -102,7 +102,7 @@ impl Scheduler {
             among,
             with_scores: false,
             is_scored: true,
-            may_index: false,
+            may_reuse: false,
             may_end_early: false,
         };
         match self.search(world, pod, options) {

@@ -33,15 +33,20 @@ fn world() -> World {
 fn node(at: u64, zone: u64, memory: &str) -> Arc<Node> {
     let node = json!({
         "metadata": {"name": format!("n{at}"), "labels":
-            {"kubernetes.io/hostname": format!("n{at}"), "topology.kubernetes.io/zone": format!("z{zone}")}},
+            {"kubernetes.io/hostname": format!("n{at}"), "topology.kubernetes.io/zone": format!("z{zone}"),
+             "pool": format!("p{}", (at + zone) % 8)}},
         "status": {"allocatable": {"cpu": 1 + at % 5, "memory": memory, "pods": 20}},
     });
     Arc::new(serde_json::from_value(node).unwrap())
 }
 
 fn parse(world: &mut World, name: &str, app: &str, spec: &Value) -> PodInfo {
-    let container =
-        json!({"name": "c", "resources": {"requests": {"cpu": "300m", "memory": "900Mi"}}});
+    parse_with_cpu(world, name, app, spec, 300)
+}
+
+fn parse_with_cpu(world: &mut World, name: &str, app: &str, spec: &Value, milli: u64) -> PodInfo {
+    let requests = json!({"cpu": format!("{milli}m"), "memory": "900Mi"});
+    let container = json!({"name": "c", "resources": {"requests": requests}});
     let mut pod = json!({"metadata": {"name": name, "namespace": "default", "labels": {"app": app}}, "spec": spec});
     pod["spec"]["containers"] = json!([container]);
     world.parse_pod(&serde_json::from_value::<Pod>(pod).unwrap()).unwrap()
@@ -125,6 +130,52 @@ fn applications_that_share_an_index() {
         let n_apps = if turn < 150 { 1 } else { apps.len() };
         let (app, spec) = rng.pick(&apps[..n_apps]);
         let pod = parse(&mut world, &format!("{app}-{turn}"), app, spec);
+        let decided = scheduler.schedule_pod(&mut world, &pod);
+        let Decision::Selected { row, .. } = decided else { panic!("turn {turn}: {decided:?}") };
+        placed.push(pod.uid.clone());
+        world.add_pod(row, Arc::new(pod));
+        assert_eq!(scheduler.decision_mismatches(), [""; 0], "turn {turn}");
+    }
+}
+
+/// Most pods request what no other does, so that all nodes are scanned, or those of the pool that a pod selects, in which one pod is nominated to a
+/// node. In between pods are removed, and nodes change or are replaced, and most of them come to have another pool.
+#[test]
+fn pods_that_select_a_pool_of_nodes() {
+    let selector = json!({"matchLabels": {"app": "a"}});
+    let spread = json!([{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}]);
+    let mut world = world();
+    let mut scheduler = Scheduler::new(profile(), Rng::new(1));
+    scheduler.set_verification_interval(1);
+    let mut rng = Rng::new(2);
+    let mut placed: Vec<Box<str>> = Vec::new();
+    let nominated = parse_with_cpu(&mut world, "nominated", "a", &json!({"priority": 1}), 3_900);
+    world.add_nominated_pod("n8".into(), Arc::new(nominated));
+    for turn in 0..600 {
+        let at = rng.below(N_NODES);
+        match rng.below(40) {
+            0..2 => drop(world.upsert_node(node(at, rng.below(3), "5Gi"))),
+            2 => {
+                let pods = world.remove_node(&format!("n{at}"));
+                placed.retain(|uid| pods.iter().all(|pod| pod.uid != *uid));
+                world.upsert_node(node(at, rng.below(3), "9Gi"));
+            }
+            3..12 if !placed.is_empty() => {
+                let at = rng.below(placed.len() as u64) as usize;
+                world.remove_pod(&placed.swap_remove(at));
+            }
+            _ => {}
+        }
+        let mut spec = json!({});
+        if rng.below(8) > 0 {
+            spec["nodeSelector"] = json!({"pool": format!("p{}", rng.below(8))});
+        }
+        if rng.one_in(2) {
+            spec["topologySpreadConstraints"] = spread.clone();
+        }
+        let cpu = if rng.one_in(4) { 100 } else { 100 + turn };
+        let pod = parse_with_cpu(&mut world, &format!("a-{turn}"), "a", &spec, cpu);
         let decided = scheduler.schedule_pod(&mut world, &pod);
         let Decision::Selected { row, .. } = decided else { panic!("turn {turn}: {decided:?}") };
         placed.push(pod.uid.clone());

@@ -192,6 +192,23 @@ impl Prepared {
     }
 }
 
+/// Checks that filters and scores of lists of rows find the same as those of all rows: `passes` and `local`.
+fn check_listed_rows(
+    cx: EvaluatorCx<'_>,
+    evaluator: &dyn PluginEvaluator,
+    passes: &[u8],
+    local: Option<&Vec<i64>>,
+) {
+    let mut rows: Vec<NodeRow> = cx.nodes().rows().collect();
+    evaluator.filter_listed_rows(cx, &mut rows);
+    let passing = cx.nodes().rows().filter(|row| passes[row.index()] != 0);
+    assert!(passing.eq(rows.iter().copied()), "filter_listed_rows and filter_rows differ");
+    let mut scores = vec![0; rows.len()];
+    let scored = evaluator.score_listed_rows(cx, &rows, 1, &mut scores);
+    let expected = local.map(|local| rows.iter().map(|row| local[row.index()]).collect());
+    assert_eq!(scored.ok().map(|()| scores), expected, "score_listed_rows and score_rows differ");
+}
+
 impl IncrementalResults {
     fn new(cx: EvaluatorCx<'_>, evaluator: &dyn PluginEvaluator) -> IncrementalResults {
         let nodes = cx.nodes();
@@ -199,6 +216,7 @@ impl IncrementalResults {
         evaluator.filter_rows(cx, &mut passes);
         let mut local = vec![0; passes.len()];
         let all_in_range = evaluator.score_rows(cx, &passes, 1, &mut local).is_ok();
+        check_listed_rows(cx, evaluator, &passes, all_in_range.then_some(&local));
         let mut rows_in_range = true;
         let mut keys: Vec<ClassKey> = Vec::new();
         let mut rows: Vec<u32> = Vec::new();

@@ -24,9 +24,10 @@ use loadmaster_framework::pod_requests::PodRequests;
 use loadmaster_framework::result::Reasons;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EvaluatorCx, EventObject, EventResource,
-    ExtensionPoints, Failure, FeatureGates, Filter, Incremental, NodeInfo, NodeRow, PluginDef,
-    PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult, PreScore, PreScoreResult,
-    PrepareCx, PrepareResult, QueueingHint, Reason, Rejection, Resources, Score, SerialCx, Sign,
+    ExtensionPoints, Failure, FeatureGates, Filter, Incremental, NodeInfo, NodeRow, NodeTable,
+    PluginDef, PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult, PreScore,
+    PreScoreResult, PrepareCx, PrepareResult, QueueingHint, Reason, Rejection, Resources, Score,
+    SerialCx, Sign,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -397,6 +398,17 @@ struct FitEvaluator {
     scorer: ColumnScorer,
 }
 
+impl FitEvaluator {
+    /// The columns that Filter reads. `None` if no node has one of the resources.
+    fn filter_slices<'a>(&self, nodes: &'a NodeTable) -> Option<SmallVec<[ResourceSlices<'a>; 4]>> {
+        let slices = |(column, wanted): &(ResourceColumn, i64)| {
+            let [allocatable, used] = column.columns(nodes, RequestBasis::Requested)?;
+            Some(ResourceSlices { allocatable, used, wanted: *wanted })
+        };
+        self.filter_requests.iter().map(slices).collect()
+    }
+}
+
 impl PluginEvaluator for FitEvaluator {
     fn dependencies(&self) -> ResultDependencies {
         ResultDependencies {
@@ -435,16 +447,27 @@ impl PluginEvaluator for FitEvaluator {
     }
 
     fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
-        let nodes = cx.nodes();
-        let mut resources: SmallVec<[ResourceSlices<'_>; 4]> = SmallVec::new();
-        for (column, wanted) in &self.filter_requests {
-            let Some([allocatable, used]) = column.columns(nodes, RequestBasis::Requested) else {
-                return set.fill(0);
-            };
-            resources.push(ResourceSlices { allocatable, used, wanted: *wanted });
+        let c = cx.nodes().columns();
+        match self.filter_slices(cx.nodes()) {
+            Some(resources) => {
+                simd::retain_fitting(set, [&c.allocatable_pods, &c.pods], &resources);
+            }
+            None => set.fill(0),
         }
-        let c = nodes.columns();
-        simd::retain_fitting(set, [&c.allocatable_pods, &c.pods], &resources);
+    }
+
+    fn filter_listed_rows(&self, cx: EvaluatorCx<'_>, rows: &mut Vec<NodeRow>) {
+        let c = cx.nodes().columns();
+        let Some(resources) = self.filter_slices(cx.nodes()) else { return rows.clear() };
+        rows.retain(|row| {
+            let at = row.index();
+            let mut short = simd::pods_headroom(c.allocatable_pods[at], c.pods[at]);
+            for resource in &resources {
+                let (allocatable, used) = (resource.allocatable[at], resource.used[at]);
+                short |= simd::headroom(allocatable, used, resource.wanted);
+            }
+            short >= 0
+        });
     }
 
     fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {
