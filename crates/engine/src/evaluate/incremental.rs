@@ -51,6 +51,8 @@ pub(crate) struct EvaluatorPart {
     /// [`PluginEvaluator::uncounted`].
     uncounted: Option<EvaluatorKey>,
     filters: bool,
+    /// Whether its Filter may reject classes.
+    filters_classes: bool,
     /// 0 when the plugin does not score in this profile.
     pub weight: i64,
     /// Where its part of a class key begins.
@@ -173,12 +175,15 @@ impl Evaluator {
             }
         }
         let PluginUsage { filters, weight, .. } = used;
+        let filters_classes =
+            filters && key_len > 0 && evaluator.filter_scope() != FilterScope::Nothing;
         self.parts.push(EvaluatorPart {
             plugin,
             evaluator,
             dependencies,
             uncounted,
             filters,
+            filters_classes,
             weight,
             offset,
             key_len,
@@ -427,7 +432,7 @@ impl Evaluator {
         let n = table.len();
         table.feasible.clear();
         table.feasible.extend(table.rows.iter().map(|rows| *rows > 0));
-        for part in self.parts.iter().filter(|part| part.filters && part.key_len > 0) {
+        for part in self.parts.iter().filter(|part| part.filters_classes) {
             for class in 0..n {
                 if table.feasible[class] {
                     let start = class * self.stride + part.offset;

@@ -2,8 +2,8 @@
 
 use crate::extension_points::{Cx, NodeScore, SerialCx};
 use crate::incremental::{
-    ClassKey, EvaluatorCx, EvaluatorKey, NodeClasses, PluginEvaluator, PrepareCx, PrepareResult,
-    check_score_range,
+    ClassKey, EvaluatorCx, EvaluatorKey, FilterScope, NodeClasses, PluginEvaluator, PrepareCx,
+    PrepareResult, check_score_range,
 };
 use crate::node_info::NodeInfo;
 use crate::node_table::NodeRow;
@@ -91,6 +91,10 @@ impl PluginTestBench {
         let incremental = IncrementalResults::new(cx, evaluator);
         let passes = |row| is_accepted && incremental.passes(row);
         for (row, status) in &per_node.filters {
+            if evaluator.filter_scope() == FilterScope::Nothing && !incremental.passes(*row) {
+                let text = format!("filter_scope is Nothing, but a node is rejected: {status}");
+                return Err(PluginTestBenchError(text));
+            }
             let stated = evaluator.filter_result(cx, *row).map(status_text);
             if stated.as_ref().is_some_and(|stated| stated != status) {
                 let text = format!("filter_result {stated:?}, per node {status}");

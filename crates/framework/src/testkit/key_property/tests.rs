@@ -3,7 +3,7 @@ use std::sync::Arc;
 use loadmaster_api::Str;
 use serde_json::{Value, json};
 
-use crate::incremental::{ResultDependencies, RowDependency};
+use crate::incremental::{FilterScope, ResultDependencies, RowDependency};
 use crate::testkit::{PluginTestBench, node, pod};
 use crate::{
     Cx, EvaluatorCx, ExtensionPoints, Failure, Filter, Incremental, NodeInfo, NodeRow, PluginDef,
@@ -63,19 +63,31 @@ impl Incremental for Tiers {
     }
 
     fn prepare(&self, _: &mut PrepareCx<'_>, (tier, score, _): &Self::Key) -> PrepareResult {
-        PrepareResult::Evaluator(Box::new(TiersEvaluator { tier: tier.clone(), score: *score }))
+        PrepareResult::Evaluator(Box::new(TiersEvaluator {
+            tier: tier.clone(),
+            score: *score,
+            scope: match self.parts.contains(&"rejects nothing") {
+                true => FilterScope::Nothing,
+                false => FilterScope::Node,
+            },
+        }))
     }
 }
 
 struct TiersEvaluator {
     tier: Str,
     score: i64,
+    scope: FilterScope,
 }
 
 impl PluginEvaluator for TiersEvaluator {
     fn dependencies(&self) -> ResultDependencies {
         let node = Some(RowDependency::Node);
         ResultDependencies { filter: node, score: node, ..ResultDependencies::default() }
+    }
+
+    fn filter_scope(&self) -> FilterScope {
+        self.scope
     }
 
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
@@ -88,7 +100,7 @@ impl PluginEvaluator for TiersEvaluator {
     }
 }
 
-const PARTS: [&[&str]; 7] = [
+const PARTS: [&[&str]; 8] = [
     &["key", "tier", "priority"],
     &["key", "tier", "priority", "name"],
     &["key", "priority"],
@@ -96,6 +108,7 @@ const PARTS: [&[&str]; 7] = [
     &[],
     &["key", "tier", "priority", "reads tier"],
     &["key", "tier", "priority", "reads app"],
+    &["key", "tier", "priority", "rejects nothing"],
 ];
 
 fn build<const N: usize>(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
@@ -149,6 +162,14 @@ fn a_key_that_leaves_something_out_is_an_error_that_names_the_change() {
     assert_eq!(
         bench::<3>().check_key(db()).unwrap_err().to_string(),
         "priority: the key is kept, but the scores were [a 0] and are [a 7]"
+    );
+}
+
+#[test]
+fn a_filter_that_rejects_a_node_although_its_scope_is_nothing_is_an_error() {
+    assert_eq!(
+        bench::<7>().check_key(db()).unwrap_err().to_string(),
+        "filter_scope is Nothing, but a node is rejected: Unschedulable another tier"
     );
 }
 
