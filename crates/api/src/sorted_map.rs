@@ -66,12 +66,18 @@ impl<V> Default for SortedMap<V> {
     }
 }
 
+/// Whether two keys are equal. Names of labels that are equally long most often differ in their last byte, and comparing all of them is a call.
+#[inline]
+fn is_same(known: &str, key: &str) -> bool {
+    known.len() == key.len() && known.as_bytes().last() == key.as_bytes().last() && known == key
+}
+
 impl<V> SortedMap<V> {
     /// The value at `key`.
     pub fn get(&self, key: &str) -> Option<&V> {
         // Linear below a dozen entries beats binary search.
         let at = if self.keys.len() <= 12 {
-            self.keys.iter().position(|known| known.as_str() == key)?
+            self.keys.iter().position(|known| is_same(known, key))?
         } else {
             self.keys.binary_search_by(|known| known.as_str().cmp(key)).ok()?
         };
