@@ -3,7 +3,7 @@
 //! | way | used for | cost |
 //! | --- | --- | --- |
 //! | score index | pods with whose [keys](loadmaster_framework::Incremental::key) a pod was scheduled recently | the changed rows, and a small table of node classes |
-//! | full scan | other pods; plugins without an incremental form | columns, once over all rows |
+//! | full scan | other pods; plugins without an incremental form | columns, once over all rows, or over the few that the node selector and the like leave |
 //! | per-node evaluation | pods with a node name, pods with an in-place resize, scores out of range | every plugin for every node |
 //!
 //! With node sampling ([`crate::node_sampling`]) there is no score index: the full scan takes the first feasible nodes in search
