@@ -22,11 +22,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> CommandResult<Exit> {
     let embedded = args.server.start_api_server(HistoryLimits::default())?;
+    let stop_signal = embedded.stop_signal();
     let shown = embedded.kubeconfig().display();
     writeln!(out, "API server on {}", embedded.url())?;
     writeln!(out, "kubeconfig:  {shown}")?;
     writeln!(out, "try:         kubectl --kubeconfig {shown} get namespaces")?;
     out.flush()?;
-    embedded.serve_until_stopped()?;
+    embedded.serve_until(stop_signal)?;
     Ok(Exit::Done)
 }

@@ -300,13 +300,19 @@ impl EmbeddedApiServer {
         self.journal.is_some()
     }
 
-    /// Serves until Ctrl-C or SIGTERM.
+    /// Waits for Ctrl-C or SIGTERM, neither of which ends the process from this call on.
+    pub fn stop_signal(&self) -> impl Future<Output = ()> + Send + use<> {
+        let _in_runtime = self.runtime.enter();
+        terminal::stop_signal()
+    }
+
+    /// Serves until the future is ready, and closes the data folder.
     ///
     /// # Errors
     ///
     /// If the data folder cannot be written.
-    pub fn serve_until_stopped(mut self) -> CommandResult<()> {
-        let served = self.until(terminal::stop_signal());
+    pub fn serve_until(mut self, end: impl Future<Output = ()>) -> CommandResult<()> {
+        let served = self.until(end);
         served.and(self.close())
     }
 

@@ -25,19 +25,31 @@ fn env(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// Waits for Ctrl-C or SIGTERM; forever if signals cannot be handled.
-pub(crate) async fn stop_signal() {
+/// Waits for Ctrl-C or SIGTERM; forever if signals cannot be handled. From this call on, which is made in a runtime, neither ends the process,
+/// even if nothing polls the future yet.
+pub(crate) fn stop_signal() -> impl Future<Output = ()> + Send {
     #[cfg(unix)]
-    {
+    let signals = {
         use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+        [SignalKind::interrupt(), SignalKind::terminate()].map(|kind| signal(kind).ok())
+    };
+    async move {
+        #[cfg(unix)]
+        {
+            let [interrupt, terminate] = signals.map(|signal| async move {
+                match signal {
+                    Some(mut signal) => _ = signal.recv().await,
+                    None => std::future::pending().await,
+                }
+            });
             tokio::select! {
-                Ok(()) = tokio::signal::ctrl_c() => return,
-                Some(()) = terminate.recv() => return,
+                () = interrupt => {}
+                () = terminate => {}
             }
         }
-    }
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending().await
+        #[cfg(not(unix))]
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending().await
+        }
     }
 }

@@ -35,7 +35,6 @@ use crate::embedded::EmbeddedApiServer;
 use crate::exit::{CommandResult, Failure};
 use crate::explain::explanation_lines;
 use crate::input::ConfigArgs;
-use crate::terminal;
 use crate::text::{Line, Style};
 
 /// Number of nodes shown as the fullest.
@@ -174,8 +173,9 @@ impl LocalCluster {
             started.map_err(|error: ConnectError| Failure::invalid_input(ErrorChain(&error)))?;
         let stop_requested = Arc::new(AtomicBool::new(false));
         let flag = stop_requested.clone();
+        let stop_signal = embedded.stop_signal();
         embedded.runtime().spawn(async move {
-            terminal::stop_signal().await;
+            stop_signal.await;
             flag.store(true, Ordering::Relaxed);
         });
         Ok(LocalCluster {
