@@ -274,6 +274,14 @@ impl Evaluator {
         self.parts.iter().any(|part| part.dependencies.node_set)
     }
 
+    /// Whether the row holds a node that passes the row-local filters with this dependency.
+    pub fn row_passes(&self, cx: EvaluatorCx<'_>, which: RowDependency, row: NodeRow) -> bool {
+        cx.nodes().node(row).is_some()
+            && self
+                .row_filters(which)
+                .all(|part| part.enter(ExtensionPoint::Filter).filter_row(cx, row))
+    }
+
     /// Removes the rows from `set` that do not pass a row-local filter with this dependency.
     pub fn filter_rows(&self, cx: EvaluatorCx<'_>, which: RowDependency, set: &mut [u8]) {
         for part in self.row_filters(which) {

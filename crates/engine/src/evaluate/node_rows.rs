@@ -8,7 +8,6 @@ use loadmaster_framework::world::WorldChange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
 
 use super::incremental::Evaluator;
-use crate::guard::ExtensionPoint;
 
 /// Rows are listed if at most one of so many passes: a vector loop takes a fraction of the time per row that a list takes.
 const ROWS_PER_LISTED: usize = 4;
@@ -86,18 +85,17 @@ impl NodeRows {
         if let Rows::Mask(mask) = &mut self.rows {
             mask.resize(n_rows, 0);
         }
-        let filters = || evaluator.row_filters(RowDependency::Node);
+        let depends_on_node_set = || {
+            let mut filters = evaluator.row_filters(RowDependency::Node);
+            filters.any(|part| part.dependencies().node_set)
+        };
         for change in changes {
             match *change {
                 WorldChange::Pods(..) => {}
-                WorldChange::NodeSet if filters().any(|part| part.dependencies().node_set) => {
-                    return None;
-                }
+                WorldChange::NodeSet if depends_on_node_set() => return None,
                 WorldChange::NodeSet => {}
                 WorldChange::Node(row) => {
-                    let passes = cx.nodes().node(row).is_some()
-                        && filters().all(|it| it.enter(ExtensionPoint::Filter).filter_row(cx, row));
-                    self.set(row, passes);
+                    self.set(row, evaluator.row_passes(cx, RowDependency::Node, row));
                 }
             }
         }

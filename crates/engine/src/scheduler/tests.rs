@@ -96,23 +96,25 @@ fn decisions_after_many_changes() {
         {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}]}));
 }
 
-/// Pods of six applications, which share an index of rows and count their own pods, are scheduled in random order. At first there is only one of
-/// them, which has the index for itself. In between pods are removed, and nodes change or are replaced.
-#[test]
-fn applications_that_share_an_index() {
-    let constraints = |app: &str| {
-        let selector = json!({"matchLabels": {"app": app}});
-        json!({"topologySpreadConstraints": [
-            {"maxSkew": 2, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector},
-            {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}]})
-    };
-    let apps = ["a", "b", "c", "d", "e", "f"].map(|app| (app, constraints(app)));
-    let mut world = world();
-    let mut scheduler = Scheduler::new(profile(), Rng::new(1));
-    scheduler.set_verification_interval(1);
-    let mut rng = Rng::new(2);
-    let mut placed: Vec<Box<str>> = Vec::new();
-    for turn in 0..600 {
+/// Pods are scheduled, and in between pods are removed, and nodes change or are replaced.
+struct History {
+    world: World,
+    scheduler: Scheduler,
+    rng: Rng,
+    placed: Vec<Box<str>>,
+}
+
+impl History {
+    /// Each decision is compared with the per-node evaluation.
+    fn new() -> History {
+        let mut scheduler = Scheduler::new(profile(), Rng::new(1));
+        scheduler.set_verification_interval(1);
+        History { world: world(), scheduler, rng: Rng::new(2), placed: Vec::new() }
+    }
+
+    /// Makes one of these changes, or none.
+    fn change(&mut self) {
+        let History { world, rng, placed, .. } = self;
         let at = rng.below(N_NODES);
         match rng.below(40) {
             0 => drop(world.upsert_node(node(at, rng.below(3), "5Gi"))),
@@ -127,14 +129,36 @@ fn applications_that_share_an_index() {
             }
             _ => {}
         }
-        let n_apps = if turn < 150 { 1 } else { apps.len() };
-        let (app, spec) = rng.pick(&apps[..n_apps]);
-        let pod = parse(&mut world, &format!("{app}-{turn}"), app, spec);
-        let decided = scheduler.schedule_pod(&mut world, &pod);
+    }
+
+    #[track_caller]
+    fn schedule(&mut self, turn: u64, pod: PodInfo) {
+        let decided = self.scheduler.schedule_pod(&mut self.world, &pod);
         let Decision::Selected { row, .. } = decided else { panic!("turn {turn}: {decided:?}") };
-        placed.push(pod.uid.clone());
-        world.add_pod(row, Arc::new(pod));
-        assert_eq!(scheduler.decision_mismatches(), [""; 0], "turn {turn}");
+        self.placed.push(pod.uid.clone());
+        self.world.add_pod(row, Arc::new(pod));
+        assert_eq!(self.scheduler.decision_mismatches(), [""; 0], "turn {turn}");
+    }
+}
+
+/// Pods of six applications, which share an index of rows and count their own pods, are scheduled in random order. At first there is only one of
+/// them, which has the index for itself. In between pods are removed, and nodes change or are replaced.
+#[test]
+fn applications_that_share_an_index() {
+    let constraints = |app: &str| {
+        let selector = json!({"matchLabels": {"app": app}});
+        json!({"topologySpreadConstraints": [
+            {"maxSkew": 2, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector},
+            {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}]})
+    };
+    let apps = ["a", "b", "c", "d", "e", "f"].map(|app| (app, constraints(app)));
+    let mut history = History::new();
+    for turn in 0..600 {
+        history.change();
+        let n_apps = if turn < 150 { 1 } else { apps.len() };
+        let (app, spec) = history.rng.pick(&apps[..n_apps]);
+        let pod = parse(&mut history.world, &format!("{app}-{turn}"), app, spec);
+        history.schedule(turn, pod);
     }
 }
 
@@ -145,42 +169,22 @@ fn pods_that_select_a_pool_of_nodes() {
     let selector = json!({"matchLabels": {"app": "a"}});
     let spread = json!([{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone",
         "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}]);
-    let mut world = world();
-    let mut scheduler = Scheduler::new(profile(), Rng::new(1));
-    scheduler.set_verification_interval(1);
-    let mut rng = Rng::new(2);
-    let mut placed: Vec<Box<str>> = Vec::new();
-    let nominated = parse_with_cpu(&mut world, "nominated", "a", &json!({"priority": 1}), 3_900);
-    world.add_nominated_pod("n8".into(), Arc::new(nominated));
+    let mut history = History::new();
+    let nominated =
+        parse_with_cpu(&mut history.world, "nominated", "a", &json!({"priority": 1}), 3_900);
+    history.world.add_nominated_pod("n8".into(), Arc::new(nominated));
     for turn in 0..600 {
-        let at = rng.below(N_NODES);
-        match rng.below(40) {
-            0..2 => drop(world.upsert_node(node(at, rng.below(3), "5Gi"))),
-            2 => {
-                let pods = world.remove_node(&format!("n{at}"));
-                placed.retain(|uid| pods.iter().all(|pod| pod.uid != *uid));
-                world.upsert_node(node(at, rng.below(3), "9Gi"));
-            }
-            3..12 if !placed.is_empty() => {
-                let at = rng.below(placed.len() as u64) as usize;
-                world.remove_pod(&placed.swap_remove(at));
-            }
-            _ => {}
-        }
+        history.change();
         let mut spec = json!({});
-        if rng.below(8) > 0 {
-            spec["nodeSelector"] = json!({"pool": format!("p{}", rng.below(8))});
+        if history.rng.below(8) > 0 {
+            spec["nodeSelector"] = json!({"pool": format!("p{}", history.rng.below(8))});
         }
-        if rng.one_in(2) {
+        if history.rng.one_in(2) {
             spec["topologySpreadConstraints"] = spread.clone();
         }
-        let cpu = if rng.one_in(4) { 100 } else { 100 + turn };
-        let pod = parse_with_cpu(&mut world, &format!("a-{turn}"), "a", &spec, cpu);
-        let decided = scheduler.schedule_pod(&mut world, &pod);
-        let Decision::Selected { row, .. } = decided else { panic!("turn {turn}: {decided:?}") };
-        placed.push(pod.uid.clone());
-        world.add_pod(row, Arc::new(pod));
-        assert_eq!(scheduler.decision_mismatches(), [""; 0], "turn {turn}");
+        let cpu = if history.rng.one_in(4) { 100 } else { 100 + turn };
+        let pod = parse_with_cpu(&mut history.world, &format!("a-{turn}"), "a", &spec, cpu);
+        history.schedule(turn, pod);
     }
 }
 

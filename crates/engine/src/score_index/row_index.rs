@@ -9,7 +9,6 @@ use crate::evaluate::class_table::ClassTable;
 use crate::evaluate::incremental::{Evaluator, KeyForm};
 use crate::evaluate::row_results::{RowResults, weighted_sum};
 use crate::evaluate::score_buckets::ScoreBuckets;
-use crate::guard::ExtensionPoint;
 
 /// Not many more changes of classes than this are remembered, nor than two per row.
 const CLASS_CHANGES_MAX: usize = 1 << 15;
@@ -169,9 +168,7 @@ impl RowIndex {
         row: NodeRow,
     ) {
         let at = row.index();
-        let mut filters = evaluator.row_filters(RowDependency::Node);
-        let passes = cx.nodes().node(row).is_some()
-            && filters.all(|part| part.enter(ExtensionPoint::Filter).filter_row(cx, row));
+        let passes = evaluator.row_passes(cx, RowDependency::Node, row);
         self.node_passes[at] = u8::from(passes);
         if passes && let Some(score) = self.node_score.get_mut(at) {
             let sum = weighted_sum(evaluator.row_scores(RowDependency::Node), cx, row);
