@@ -66,10 +66,14 @@ impl<V> Default for SortedMap<V> {
     }
 }
 
-/// Whether two keys are equal. Names of labels that are equally long most often differ in their last byte, and comparing all of them is a call.
+/// Whether two keys are equal. Comparing all of them is a call: the key that is looked for may be that of a [`Str`], too, and names of labels
+/// that are equally long most often differ in their last byte.
 #[inline]
 fn is_same(known: &str, key: &str) -> bool {
-    known.len() == key.len() && known.as_bytes().last() == key.as_bytes().last() && known == key
+    std::ptr::eq(known, key)
+        || known.len() == key.len()
+            && known.as_bytes().last() == key.as_bytes().last()
+            && known == key
 }
 
 impl<V> SortedMap<V> {

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::api_calls::{PluginStep, PluginStepInput};
 use crate::node_info::NodeInfo;
 use crate::node_row::NodeRow;
+use crate::nodes_to_filter::NodesToFilter;
 use crate::pod_info::{PodInfo, QueuedPodInfo};
 use crate::preemption_candidate::PreemptionPreview;
 use crate::result::{Code, Failure, PermitResult, PreFilterResult, PreScoreResult, Rejection};
@@ -96,18 +97,24 @@ pub trait Filter: Send + Sync {
     /// `Err` rejects the node.
     fn filter(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<(), Rejection>;
 
-    /// Whether the node passes: the same without the reasons, which are needed only if the pod fits on no node. A plugin without an
-    /// incremental form, which is called for every node of every decision, may implement it if its reasons take time to make.
+    /// The same for many nodes, without the reasons, which are needed only if the pod fits on no node: rejects the nodes that
+    /// [`Filter::filter`] rejects. A plugin without an incremental form, which has to look at every node for every pod, may implement it: to
+    /// read the cycle state only once, or because its reasons take time to make.
     ///
     /// # Errors
     ///
-    /// When the plugin fails.
-    fn is_feasible(&self, cx: Cx<'_>, pod: &PodInfo, node: NodeInfo<'_>) -> Result<bool, Failure> {
-        match self.filter(cx, pod, node) {
+    /// When the plugin fails for a node.
+    fn filter_nodes(
+        &self,
+        cx: Cx<'_>,
+        pod: &PodInfo,
+        nodes: &mut NodesToFilter<'_>,
+    ) -> Result<(), Failure> {
+        nodes.try_retain(|node| match self.filter(cx, pod, node) {
             Ok(()) => Ok(true),
             Err(Rejection::Failed(failure)) => Err(failure),
             Err(_) => Ok(false),
-        }
+        })
     }
 }
 

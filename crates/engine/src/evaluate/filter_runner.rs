@@ -126,7 +126,7 @@ pub(crate) fn run_each_filter<'p>(
 }
 
 /// The failure of the attempt when a Filter plugin fails.
-pub(crate) fn filter_failure(plugin: &str, failure: &Failure) -> Failure {
+fn filter_failure(plugin: &str, failure: &Failure) -> Failure {
     Failure::new(format!("running {plugin:?} filter plugin: {failure}"))
 }
 

@@ -1,11 +1,11 @@
 //! The part of a full scan that calls plugins without an incremental form node by node.
 
-use loadmaster_framework::{Failure, NodeInfo, Rejection, World};
+use loadmaster_framework::{NodeInfo, NodesToFilter, Rejection, World};
 
 use super::ScanError;
 use super::scanned_rows::ScannedRows;
 use crate::evaluate::PluginRejection;
-use crate::evaluate::filter_runner::{filter_failure, run_each_filter};
+use crate::evaluate::filter_runner::run_each_filter;
 use crate::evaluate::incremental::Evaluator;
 use crate::evaluate::plugin_loops::PluginLoops;
 use crate::guard::{self, ExtensionPoint};
@@ -31,34 +31,31 @@ impl PerNodePlugins<'_> {
             Err(_) => set.fill(0),
         }
         let (filters, cx) = (self.loops.filters(), self.loops.cx(world));
-        let mut failure = None;
-        let mut fail = |why: Failure| {
-            failure.get_or_insert_with(|| why.to_string());
-        };
-        if guard::stopwatch().is_some() {
-            rows.retain(set, |row| {
-                let Some(node) = world.node(row) else { return false };
-                match run_each_filter(profile, filters.iter().copied(), cx, pod, node) {
-                    Err(PluginRejection { rejection: Rejection::Failed(why), .. }) => {
-                        fail(why);
-                        false
-                    }
-                    result => result.is_ok(),
-                }
+        if guard::stopwatch().is_none() {
+            // One call for all nodes, of which there are thousands.
+            let before = set.to_vec();
+            let mut nodes = NodesToFilter::new(world.nodes(), rows.listed(), set);
+            let filtered = filters.iter().try_for_each(|member| {
+                guard::set_current_plugin(member.plugin, ExtensionPoint::Filter);
+                member.point.filter_nodes(cx, pod, &mut nodes)
             });
-        } else {
-            // The same with as little as possible around each call, of which there are thousands per pod.
-            rows.retain(set, |row| {
-                let Some(node) = world.node(row) else { return false };
-                filters.iter().all(|member| {
-                    guard::set_current_plugin(member.plugin, ExtensionPoint::Filter);
-                    member.point.is_feasible(cx, pod, node).unwrap_or_else(|why| {
-                        fail(filter_failure(member.name, &why));
-                        false
-                    })
-                })
-            });
+            if filtered.is_ok() {
+                return Ok(());
+            }
+            // The failure for the first node counts: it is found node by node.
+            set.copy_from_slice(&before);
         }
+        let mut failure = None;
+        rows.retain(set, |row| {
+            let Some(node) = world.node(row) else { return false };
+            match run_each_filter(profile, filters.iter().copied(), cx, pod, node) {
+                Err(PluginRejection { rejection: Rejection::Failed(why), .. }) => {
+                    failure.get_or_insert_with(|| why.to_string());
+                    false
+                }
+                result => result.is_ok(),
+            }
+        });
         failure.map_or(Ok(()), Err)
     }
 

@@ -1,12 +1,13 @@
 //! The incremental form of a plugin against its per-node results.
 
-use crate::extension_points::{Cx, NodeScore, SerialCx};
+use crate::extension_points::{Cx, Filter, NodeScore, SerialCx};
 use crate::incremental::{
     ClassKey, EvaluatorCx, EvaluatorKey, FilterScope, NodeClasses, PluginEvaluator, PrepareCx,
     PrepareResult, check_score_range,
 };
 use crate::node_info::NodeInfo;
 use crate::node_table::NodeRow;
+use crate::nodes_to_filter::NodesToFilter;
 use crate::pod_info::PodInfo;
 use crate::result::{Failure, PreFilterResult, PreScoreResult, Rejection};
 use crate::state::CycleState;
@@ -118,8 +119,8 @@ impl PluginTestBench {
         let mut cycle = CycleState::default();
         let pre = self.run_pre_filter(&mut cycle, pod);
         let cx = Cx { world: &self.world, cycle: &cycle, states: &self.states };
-        let mut filters = Vec::new();
-        let mut feasible = Vec::new();
+        let mut results = Vec::new();
+        let mut filtered = Vec::new();
         for node in self.world.node_infos() {
             let result = match (&pre, &self.points.filter) {
                 (Err(rejection), _) => Err(rejection.clone()),
@@ -128,14 +129,23 @@ impl PluginTestBench {
                 }
                 (Ok(PreFilterResult::Skip), _) | (_, None) => Ok(()),
                 (_, Some(filter)) => {
-                    compared(filter.filter(cx, pod, node), &filter.is_feasible(cx, pod, node))
+                    filtered.push(results.len());
+                    filter.filter(cx, pod, node)
                 }
             };
-            if result.is_ok() {
-                feasible.push(node);
-            }
-            filters.push((node.row(), status_text(result)));
+            results.push((node, result));
         }
+        if let Some(filter) = &self.points.filter {
+            let of_each = filtered.iter().map(|at| &results[*at]);
+            let difference = compare_filter_nodes(&**filter, cx, pod, of_each);
+            if let (Err(text), Some(first)) = (difference, filtered.first()) {
+                results[*first].1 = Err(Failure::new(text).into());
+            }
+        }
+        let feasible = results.iter().filter(|(_, result)| result.is_ok());
+        let feasible: Vec<NodeInfo<'_>> = feasible.map(|(node, _)| *node).collect();
+        let filters = results.into_iter().map(|(node, result)| (node.row(), status_text(result)));
+        let filters = filters.collect();
         let scores = self.score_per_node(&mut cycle, pod, &feasible);
         PerNodeResults { filters, scores }
     }
@@ -333,19 +343,37 @@ pub(super) fn compare(
     Ok(())
 }
 
-/// The result of Filter; a failure that says so if `is_feasible` returned another one.
-fn compared(
-    filtered: Result<(), Rejection>,
-    is_feasible: &Result<bool, Failure>,
-) -> Result<(), Rejection> {
-    let is_equal = match (&filtered, is_feasible) {
-        (Err(Rejection::Failed(failure)), Err(other)) => failure == other,
-        (Err(Rejection::Failed(_)), Ok(_)) | (_, Err(_)) => false,
-        (filtered, Ok(is_feasible)) => filtered.is_ok() == *is_feasible,
-    };
-    if is_equal {
-        return filtered;
+/// Compares the two forms of Filter: these are the results of the nodes that are filtered, one by one.
+fn compare_filter_nodes<'a>(
+    filter: &dyn Filter,
+    cx: Cx<'_>,
+    pod: &PodInfo,
+    of_each: impl Iterator<Item = &'a (NodeInfo<'a>, Result<(), Rejection>)>,
+) -> Result<(), String> {
+    let of_each: Vec<_> = of_each.collect();
+    let rows: Vec<NodeRow> = of_each.iter().map(|(node, _)| node.row()).collect();
+    let mut set = vec![1; rows.len()];
+    let mut nodes = NodesToFilter::new(cx.world.nodes(), Some(&rows), &mut set);
+    let of_all = filter.filter_nodes(cx, pod, &mut nodes);
+    let mut failures = of_each.iter().filter_map(|(_, result)| match result {
+        Err(Rejection::Failed(failure)) => Some(failure),
+        _ => None,
+    });
+    match (failures.next(), of_all) {
+        (Some(failure), of_all) if of_all != Err(failure.clone()) => {
+            Err(format!("filter failed with {failure:?}, and filter_nodes returned {of_all:?}"))
+        }
+        (None, Err(failure)) => Err(format!("filter_nodes failed with {failure:?}")),
+        (Some(_), _) => Ok(()),
+        (None, Ok(())) => of_each.iter().zip(set).try_for_each(|((node, result), is_left)| {
+            if result.is_ok() == (is_left != 0) {
+                return Ok(());
+            }
+            let (name, other) = (node.name(), if is_left != 0 { "leaves" } else { "rejects" });
+            Err(format!("node {name}: filter returned {result:?}, and filter_nodes {other} it"))
+        }),
     }
-    let text = format!("filter returned {filtered:?}, and is_feasible {is_feasible:?}");
-    Err(Failure::new(text).into())
 }
+
+#[cfg(test)]
+mod tests;
