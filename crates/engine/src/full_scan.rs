@@ -105,8 +105,12 @@ impl FullScan {
         self.totals.clear();
         self.totals.resize(self.set.len(), 0);
         self.classify(evaluator, classes, cx);
-        evaluator.filter_classes(cx, &mut self.table);
-        self.drop_infeasible_classes(evaluator);
+        let filters_classes = evaluator.filters_classes();
+        if filters_classes {
+            self.table.count_rows(&self.class_of, &self.set);
+            evaluator.filter_classes(cx, &mut self.table);
+            self.drop_infeasible_classes(evaluator);
+        }
         for at in excluded.iter().filter_map(|row| self.rows.position(*row)) {
             self.set[at] = 0;
         }
@@ -123,8 +127,8 @@ impl FullScan {
         if let Some((course, n_wanted)) = early {
             course.retain_first(n_wanted, &mut self.set);
         }
-        if is_smaller && self.failure.is_none() {
-            self.count_class_rows();
+        if (is_smaller || !filters_classes) && self.failure.is_none() {
+            self.count_class_rows(filters_classes);
         }
         rest
     }
@@ -260,7 +264,7 @@ impl FullScan {
         Ok(feasible.map(|(at, (_, total))| (self.rows.row(at), *total)).collect())
     }
 
-    /// Finds the classes of the members of the set, and counts them.
+    /// Finds the classes of the members of the set.
     fn classify(&mut self, evaluator: &Evaluator, classes: &mut RowClasses, cx: EvaluatorCx<'_>) {
         self.class_of.clear();
         self.table.clear();
@@ -279,7 +283,6 @@ impl FullScan {
             self.class_of.extend_from_slice(classes.of_rows());
             self.table.copy_keys(classes.table());
         }
-        self.table.count_rows(&self.class_of, &self.set);
     }
 
     fn drop_infeasible_classes(&mut self, evaluator: &Evaluator) {
@@ -298,10 +301,15 @@ impl FullScan {
         }
     }
 
-    /// Counts the feasible rows of each class again, because scores are normalized over them.
-    fn count_class_rows(&mut self) {
+    /// Counts the feasible rows of each class, because scores are normalized over them. A class without such rows is not feasible.
+    fn count_class_rows(&mut self, are_filtered: bool) {
         self.table.count_rows(&self.class_of, &self.set);
-        for (feasible, rows) in self.table.feasible.iter_mut().zip(&self.table.rows) {
+        let ClassTable { feasible, rows, .. } = &mut self.table;
+        if !are_filtered {
+            feasible.clear();
+            feasible.resize(rows.len(), true);
+        }
+        for (feasible, rows) in feasible.iter_mut().zip(rows) {
             *feasible &= *rows > 0;
         }
     }

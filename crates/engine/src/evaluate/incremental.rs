@@ -435,6 +435,11 @@ impl Evaluator {
         })
     }
 
+    /// Whether a plugin may reject classes.
+    pub fn filters_classes(&self) -> bool {
+        self.parts.iter().any(|part| part.filters_classes)
+    }
+
     /// Computes which classes are feasible.
     pub fn filter_classes(&self, cx: EvaluatorCx<'_>, table: &mut ClassTable) {
         let n = table.len();

@@ -18,6 +18,8 @@ const UNKNOWN: u32 = u32::MAX;
 pub(crate) struct RowClasses {
     table: ClassTable,
     of_row: Vec<u32>,
+    /// Number of rows with [`UNKNOWN`].
+    n_unknown: usize,
     /// Sequence number of the first change that is not applied yet; `None` before the first scan.
     cursor: Option<u64>,
     key: ClassKey,
@@ -32,6 +34,9 @@ impl RowClasses {
         rows: impl Iterator<Item = (NodeRow, u8)>,
     ) {
         self.catch_up(evaluator, cx);
+        if self.n_unknown == 0 {
+            return;
+        }
         let mut last = None;
         for (row, member) in rows {
             // In this order, because few classes are unknown, but members and others alternate.
@@ -63,6 +68,7 @@ impl RowClasses {
             None => {
                 self.table.clear();
                 self.of_row.clear();
+                self.n_unknown = 0;
             }
             Some(changes) => {
                 for change in changes {
@@ -78,7 +84,9 @@ impl RowClasses {
                 }
             }
         }
-        self.of_row.resize(cx.nodes().n_rows(), UNKNOWN);
+        let n_new = cx.nodes().n_rows().saturating_sub(self.of_row.len());
+        self.of_row.extend(std::iter::repeat_n(UNKNOWN, n_new));
+        self.n_unknown += n_new;
         self.cursor = Some(cx.world.next_change_seq());
     }
 
@@ -87,6 +95,7 @@ impl RowClasses {
         if *class != UNKNOWN {
             self.table.remove_row(*class, stride);
             *class = UNKNOWN;
+            self.n_unknown += 1;
         }
     }
 
@@ -108,6 +117,7 @@ impl RowClasses {
             None => self.table.insert_row(&self.key),
         };
         self.of_row[row.index()] = class;
+        self.n_unknown -= 1;
         class
     }
 }
