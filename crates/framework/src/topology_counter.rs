@@ -99,28 +99,46 @@ pub struct TopologyCounterId {
 
 /// A set of counters. It may seem to contain more than were added, so it answers only which counters are surely not in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TopologyCounterSet([u64; 2]);
+pub struct TopologyCounterSet {
+    /// A bit for each counter by its number modulo 128: exact if there are not more.
+    low: [u64; 2],
+    /// A bit for each by the rest of its number, modulo 64.
+    high: u64,
+}
 
 impl TopologyCounterSet {
     /// The set without counters.
-    pub const EMPTY: TopologyCounterSet = TopologyCounterSet([0; 2]);
+    pub const EMPTY: TopologyCounterSet = TopologyCounterSet { low: [0; 2], high: 0 };
     /// All counters.
-    pub const ALL: TopologyCounterSet = TopologyCounterSet([u64::MAX; 2]);
+    pub const ALL: TopologyCounterSet = TopologyCounterSet { low: [u64::MAX; 2], high: u64::MAX };
+
+    /// The set of one counter.
+    pub fn of(id: TopologyCounterId) -> TopologyCounterSet {
+        let (low, high) = (id.slot % (2 * u64::BITS), id.slot / (2 * u64::BITS));
+        let bit = 1 << (low % u64::BITS);
+        let low = if low < u64::BITS { [bit, 0] } else { [0, bit] };
+        TopologyCounterSet { low, high: 1 << (high % u64::BITS) }
+    }
 
     /// Adds a counter.
     pub fn insert(&mut self, id: TopologyCounterId) {
-        self.0[(id.slot / u64::BITS) as usize % 2] |= 1 << (id.slot % u64::BITS);
+        let TopologyCounterSet { low, high } = TopologyCounterSet::of(id);
+        self.low.iter_mut().zip(low).for_each(|(own, low)| *own |= low);
+        self.high |= high;
     }
 
-    /// Adds the counters of another set.
-    pub fn extend(&mut self, other: TopologyCounterSet) {
-        self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own |= other);
-    }
-
-    /// `false` if no counter is in both sets.
+    /// `false` if no counter is in both sets. It does not compare all bits, because it is asked for every change and most often enough.
     #[inline]
     pub fn may_intersect(self, other: TopologyCounterSet) -> bool {
-        (self.0[0] & other.0[0]) | (self.0[1] & other.0[1]) != 0
+        (self.low[0] & other.low[0]) | (self.low[1] & other.low[1]) != 0
+    }
+
+    /// `false` if this set does not contain all of the other one.
+    #[inline]
+    pub fn may_contain(self, other: TopologyCounterSet) -> bool {
+        let missing = |own: u64, other: u64| other & !own;
+        let low = missing(self.low[0], other.low[0]) | missing(self.low[1], other.low[1]);
+        low | missing(self.high, other.high) == 0
     }
 }
 
@@ -494,5 +512,42 @@ impl CounterDeltas {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.deltas.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loadmaster_stdx::Rng;
+
+    use super::*;
+
+    #[test]
+    fn sets_of_counters_contain_their_members_and_few_others() {
+        let mut rng = Rng::new(4);
+        let of = |slot| TopologyCounterSet::of(TopologyCounterId { slot, serial: 1 });
+        let mut check = |n_counters: u64, n_members: usize, others_max: usize| {
+            let ids = (0..n_counters as u32).map(|slot| TopologyCounterId { slot, serial: 1 });
+            for _ in 0..20 {
+                let members: Vec<TopologyCounterId> = (0..n_members)
+                    .map(|_| TopologyCounterId { slot: rng.below(n_counters) as u32, serial: 1 })
+                    .collect();
+                let set: TopologyCounterSet = members.iter().copied().collect();
+                let contained = ids.clone().filter(|id| {
+                    let one = TopologyCounterSet::of(*id);
+                    assert!(set.may_intersect(one) || !set.may_contain(one));
+                    set.may_contain(one)
+                });
+                let (known, others): (Vec<_>, Vec<_>) =
+                    contained.partition(|id| members.contains(id));
+                assert!(members.iter().all(|id| known.contains(id)), "{n_counters} {n_members}");
+                assert!(others.len() <= others_max, "{n_counters} {n_members}: {}", others.len());
+            }
+        };
+        check(128, 40, 0);
+        check(8192, 1, 0);
+        check(2_000, 2, 2);
+        check(20_000, 4, 40);
+        assert!(!TopologyCounterSet::EMPTY.may_contain(of(0)));
+        assert!(TopologyCounterSet::ALL.may_contain(of(12_345)));
     }
 }

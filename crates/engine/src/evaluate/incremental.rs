@@ -100,9 +100,9 @@ pub(crate) struct Evaluator {
     /// Length of a class key.
     stride: usize,
     /// Class keys depend on the pods of a row that add to these counters.
-    class_counters: TopologyCounterSet,
+    class_counters: PodsRead,
     /// The same of the keys of plugins that have no uncounted class keys.
-    shared_class_counters: TopologyCounterSet,
+    shared_class_counters: PodsRead,
     /// Plugins (by index in the profile) without an incremental form for these pods.
     pub per_node_plugins: Vec<usize>,
     /// Set when a plugin rejects these pods on all nodes.
@@ -111,8 +111,28 @@ pub(crate) struct Evaluator {
     base: i64,
 }
 
-fn may_change(read: TopologyCounterSet, changed: TopologyCounterSet) -> bool {
-    read == TopologyCounterSet::ALL || read.may_intersect(changed)
+/// The pods of a row that class keys depend on.
+#[derive(Default)]
+struct PodsRead {
+    any: bool,
+    /// Those that add to one of these counters.
+    counters: TopologyCounterSet,
+    /// The same, each in a set of its own.
+    each: Vec<TopologyCounterSet>,
+}
+
+impl PodsRead {
+    fn add(&mut self, id: TopologyCounterId) {
+        self.counters.insert(id);
+        self.each.push(TopologyCounterSet::of(id));
+    }
+
+    #[inline]
+    fn may_change(&self, changed: TopologyCounterSet) -> bool {
+        self.any
+            || self.counters.may_intersect(changed)
+                && self.each.iter().any(|counter| changed.may_contain(*counter))
+    }
 }
 
 impl Evaluator {
@@ -121,8 +141,8 @@ impl Evaluator {
         Evaluator {
             parts: Vec::new(),
             stride: 0,
-            class_counters: TopologyCounterSet::EMPTY,
-            shared_class_counters: TopologyCounterSet::EMPTY,
+            class_counters: PodsRead::default(),
+            shared_class_counters: PodsRead::default(),
             per_node_plugins: Vec::new(),
             rejected: None,
             base: i64::from(profile.score.is_empty()),
@@ -164,14 +184,12 @@ impl Evaluator {
         self.stride += key_len;
         let uncounted = evaluator.uncounted();
         if dependencies.class == Some(RowDependency::Pods) {
-            let reads_others = !dependencies.class_reads_counters_only;
-            let read = match reads_others {
-                true => TopologyCounterSet::ALL,
-                false => counters.iter().copied().collect(),
-            };
-            self.class_counters.extend(read);
-            if uncounted.is_none() {
-                self.shared_class_counters.extend(read);
+            let shared = uncounted.is_none().then_some(&mut self.shared_class_counters);
+            for read in [&mut self.class_counters].into_iter().chain(shared) {
+                match dependencies.class_reads_counters_only {
+                    true => counters.iter().for_each(|id| read.add(*id)),
+                    false => read.any = true,
+                }
             }
         }
         let PluginUsage { filters, weight, .. } = used;
@@ -356,8 +374,8 @@ impl Evaluator {
     #[inline]
     pub fn may_change_class(&self, form: KeyForm, counters: TopologyCounterSet) -> bool {
         match form {
-            KeyForm::Counted => may_change(self.class_counters, counters),
-            KeyForm::Shared => may_change(self.shared_class_counters, counters),
+            KeyForm::Counted => self.class_counters.may_change(counters),
+            KeyForm::Shared => self.shared_class_counters.may_change(counters),
         }
     }
 

@@ -13,6 +13,9 @@ use crate::evaluate::score_buckets::ScoreBuckets;
 /// Not many more changes of classes than this are remembered, nor than two per row.
 const CLASS_CHANGES_MAX: usize = 1 << 15;
 
+/// From this number of changes on, those without an effect are found first.
+const MANY_CHANGES: usize = 16;
+
 /// A row got a class, lost it, or has another one.
 #[derive(Clone, Copy)]
 struct ClassChange {
@@ -45,6 +48,8 @@ pub(crate) struct RowIndex {
     class_changes: Vec<ClassChange>,
     class_changes_since: u64,
     key: ClassKey,
+    /// Scratch space: positions of changes.
+    effective: Vec<u32>,
     /// Number of times that a row was added, was removed, or changed its class.
     pub(super) n_class_changes: u64,
 }
@@ -69,6 +74,7 @@ impl RowIndex {
             class_changes: Vec::new(),
             class_changes_since: cx.world.next_change_seq(),
             key: ClassKey::new(),
+            effective: Vec::new(),
             n_class_changes: 0,
         };
         index.grow(evaluator, cx.nodes().n_rows());
@@ -115,8 +121,13 @@ impl RowIndex {
             self.class_changes.clear();
             self.class_changes_since = cx.world.next_change_seq();
         }
-        for (change, seq) in changes.iter().zip(self.cursor..) {
-            let (row, counters) = match *change {
+        let are_many = changes.len() >= MANY_CHANGES;
+        if are_many {
+            self.find_effective(evaluator, results, changes);
+        }
+        for nth in 0..if are_many { self.effective.len() } else { changes.len() } {
+            let at = if are_many { self.effective[nth] as usize } else { nth };
+            let (row, counters) = match changes[at] {
                 WorldChange::Pods(row, counters) => (row, Some(counters)),
                 WorldChange::Node(row) => (row, None),
                 WorldChange::NodeSet if evaluator.depends_on_node_set() => return false,
@@ -128,11 +139,48 @@ impl RowIndex {
                 None => self.update_node(evaluator, results, cx, row),
             }
             if remembers && self.n_class_changes != n_class_changes {
-                self.remember(ClassChange { seq, row });
+                self.remember(ClassChange { seq: self.cursor + at as u64, row });
             }
         }
         self.cursor = cx.world.next_change_seq();
         true
+    }
+
+    /// Finds the changes that may change a class or a score: all but those of the pods of a row that has its class and its score already.
+    ///
+    /// An index that has not been used for a while is in no cache of the processor. The loads here do not wait for each other, because nothing
+    /// branches on what was read.
+    fn find_effective(
+        &mut self,
+        evaluator: &Evaluator,
+        results: &RowResults,
+        changes: &[WorldChange],
+    ) {
+        self.effective.clear();
+        self.effective.resize(changes.len(), 0);
+        let mut n = 0;
+        for (at, change) in (0..).zip(changes) {
+            let is_without_effect = match *change {
+                WorldChange::Pods(row, counters) => {
+                    !evaluator.may_change_class(self.key_form, counters)
+                        & self.has_score_of(results, row)
+                }
+                WorldChange::Node(_) | WorldChange::NodeSet => false,
+            };
+            self.effective[n] = at;
+            n += usize::from(!is_without_effect);
+        }
+        self.effective.truncate(n);
+    }
+
+    /// Whether a row has the score that results now from its pods, or is rejected for them as before.
+    fn has_score_of(&self, results: &RowResults, row: NodeRow) -> bool {
+        let now = results.get(row).map(|score| score + self.score_of_node(row));
+        self.buckets.class_and_score(row).map(|(_, score)| score) == now
+    }
+
+    fn score_of_node(&self, row: NodeRow) -> i64 {
+        self.node_score.get(row.index()).copied().unwrap_or(0)
     }
 
     /// The rows whose class changed since this change of the world; `None` if not all of them are remembered.
@@ -200,7 +248,7 @@ impl RowIndex {
             }
             return;
         };
-        let score = pods_score + self.node_score.get(row.index()).copied().unwrap_or(0);
+        let score = pods_score + self.score_of_node(row);
         let Some((class, old)) = before else {
             if self.node_passes[row.index()] != 0 {
                 evaluator.class_key(self.key_form, cx, row, &mut self.key);

@@ -161,7 +161,10 @@ impl CachedEvaluation {
             node_set,
             pod: _,
         } = evaluator.dependencies();
-        let own_counters: TopologyCounterSet = self.prepared.counters.iter().copied().collect();
+        let own_counters = &self.prepared.counters;
+        let reads_any_of = |counters: TopologyCounterSet| {
+            own_counters.iter().any(|id| counters.may_contain(TopologyCounterSet::of(*id)))
+        };
         match change {
             WorldChange::Node(row) => self.rows[row.index()] = read(cx, &**evaluator, row),
             WorldChange::Pods(row, counters) => {
@@ -174,7 +177,7 @@ impl CachedEvaluation {
                         if depends_on_pods(score) {
                             cached.local = fresh.local;
                         }
-                        let may_change = !only_counters || counters.may_intersect(own_counters);
+                        let may_change = !only_counters || reads_any_of(counters);
                         if depends_on_pods(class) && may_change {
                             cached.key = fresh.key;
                         }
