@@ -459,15 +459,7 @@ impl PluginEvaluator for FitEvaluator {
     fn filter_listed_rows(&self, cx: EvaluatorCx<'_>, rows: &mut Vec<NodeRow>) {
         let c = cx.nodes().columns();
         let Some(resources) = self.filter_slices(cx.nodes()) else { return rows.clear() };
-        rows.retain(|row| {
-            let at = row.index();
-            let mut short = simd::pods_headroom(c.allocatable_pods[at], c.pods[at]);
-            for resource in &resources {
-                let (allocatable, used) = (resource.allocatable[at], resource.used[at]);
-                short |= simd::headroom(allocatable, used, resource.wanted);
-            }
-            short >= 0
-        });
+        simd::retain_listed_fitting(rows, [&c.allocatable_pods, &c.pods], &resources);
     }
 
     fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {

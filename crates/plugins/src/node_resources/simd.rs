@@ -104,6 +104,8 @@ pub(super) fn add_listed_scores(
     out: &mut [i64],
     exact: &dyn Fn(usize) -> i64,
 ) {
+    // The amounts of the rows of a chunk side by side; what follows them belongs to no row of it.
+    let mut amounts = [[[1i64; CHUNK]; 2]; 2];
     for (rows, out) in rows.chunks(CHUNK).zip(out.chunks_mut(CHUNK)) {
         if rows.len() < LISTED_MIN {
             for (row, sum) in rows.iter().zip(out) {
@@ -113,16 +115,12 @@ pub(super) fn add_listed_scores(
             }
             continue;
         }
-        // The amounts of the rows side by side; what follows them in the chunk belongs to no row.
-        let mut amounts = [[[1i64; CHUNK]; 2]; 2];
         let mut set = [0u8; CHUNK];
         let mut sums = [0i64; CHUNK];
-        for (at, row) in rows.iter().enumerate() {
-            for ([allocatable, used], resource) in amounts.iter_mut().zip(resources) {
-                allocatable[at] = resource.allocatable[row.index()];
-                used[at] = resource.used[row.index()];
-            }
-            set[at] = 1;
+        set[..rows.len()].fill(1);
+        for ([allocatable, used], resource) in amounts.iter_mut().zip(resources) {
+            gather(allocatable, resource.allocatable, rows);
+            gather(used, resource.used, rows);
         }
         let [one, other] = resources;
         let [first, second] = &amounts;
@@ -134,6 +132,14 @@ pub(super) fn add_listed_scores(
         for (sum, more) in out.iter_mut().zip(&sums) {
             *sum = sum.wrapping_add(*more);
         }
+    }
+}
+
+/// Copies the elements of a column that these rows have.
+#[inline]
+fn gather(to: &mut [i64; CHUNK], column: &[i64], rows: &[NodeRow]) {
+    for (to, row) in to.iter_mut().zip(rows) {
+        *to = column[row.index()];
     }
 }
 
@@ -296,6 +302,34 @@ fn floor(x: f64) -> f64 {
 /// of a resource than the pod requests.
 pub(super) fn retain_fitting(set: &mut [u8], pods: [&[i64]; 2], resources: &[ResourceSlices<'_>]) {
     Arch::new().dispatch(RetainFitting { set, pods, resources });
+}
+
+/// Removes the listed rows whose node has not enough, as [`retain_fitting`] does.
+pub(super) fn retain_listed_fitting(
+    rows: &mut Vec<NodeRow>,
+    [allowed, there]: [&[i64]; 2],
+    resources: &[ResourceSlices<'_>],
+) {
+    // Without a branch that depends on the row, and one column after the other, so that no load waits for the one before.
+    let mut n_left = 0;
+    for first in (0..rows.len()).step_by(CHUNK) {
+        let chunk = first..rows.len().min(first + CHUNK);
+        let mut short = [0i64; CHUNK];
+        for (short, row) in short.iter_mut().zip(&rows[chunk.clone()]) {
+            *short = pods_headroom(allowed[row.index()], there[row.index()]);
+        }
+        for resource in resources {
+            for (short, row) in short.iter_mut().zip(&rows[chunk.clone()]) {
+                let at = row.index();
+                *short |= headroom(resource.allocatable[at], resource.used[at], resource.wanted);
+            }
+        }
+        for (at, short) in chunk.zip(&short) {
+            rows[n_left] = rows[at];
+            n_left += usize::from(*short >= 0);
+        }
+    }
+    rows.truncate(n_left);
 }
 
 struct RetainFitting<'a> {

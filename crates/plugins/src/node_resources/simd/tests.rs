@@ -95,7 +95,13 @@ proptest! {
         let resource = |wanted: &i64| ResourceSlices { allocatable: &columns[2], used: &columns[3], wanted: *wanted };
         let resources: Vec<ResourceSlices<'_>> = wanted.iter().map(resource).collect();
         let mut set: Vec<u8> = rows.iter().map(|row| u8::from(row.4)).collect();
+        let members = |set: &[u8]| -> Vec<NodeRow> {
+            (0..).map(NodeRow).zip(set).filter(|(_, member)| **member != 0).map(|(row, _)| row).collect()
+        };
+        let mut listed = members(&set);
         retain_fitting(&mut set, [&columns[0], &columns[1]], &resources);
+        retain_listed_fitting(&mut listed, [&columns[0], &columns[1]], &resources);
+        prop_assert_eq!(listed, members(&set));
         for (member, (allowed, there, allocatable, used, before)) in set.iter().zip(&rows) {
             let fits = there < allowed && wanted.iter().all(|wanted| *wanted <= allocatable.wrapping_sub(*used));
             prop_assert_eq!(*member, u8::from(*before && fits));
