@@ -5,18 +5,24 @@ use std::sync::Arc;
 
 use loadmaster_api::{Node, Pod};
 use loadmaster_config::{AllFeatureGates, check_configuration_value};
+use loadmaster_framework::Registry;
 use serde_json::{Value, json};
 
 use super::*;
 
+mod plugin_filters;
+
 const N_NODES: u64 = 320;
 
 fn profile() -> Arc<Profile> {
+    profile_of(&loadmaster_plugins::in_tree_registry(), json!({}))
+}
+
+fn profile_of(registry: &Registry, profile: Value) -> Arc<Profile> {
     let gates = AllFeatureGates::default();
     let config = json!({"apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration", "profiles": [{}]});
-    let checked =
-        check_configuration_value(config, &loadmaster_plugins::in_tree_registry(), &gates);
+        "kind": "KubeSchedulerConfiguration", "profiles": [profile]});
+    let checked = check_configuration_value(config, registry, &gates);
     Arc::new(Profile::new(&checked.unwrap().profiles[0], &gates.framework_gates()))
 }
 
