@@ -44,7 +44,7 @@ enum Input {
 /// All workloads.
 pub const COUNTED: &[Counted] = &[
     pods("basic, bare", Kind::Basic, Shape::Bare, 1_000, 4_000),
-    pods("zone + hostname spread, clustered", Kind::Spread, Shape::Clustered, 1_000, 2_000),
+    pods("affinity, clustered", Kind::Affinity, Shape::Clustered, 1_000, 2_000),
     pods("anti-affinity, 20 groups, bare", Kind::AntiAffinity, Shape::Bare, 1_000, 3_000),
     pods("mix of 40, clustered", Kind::Mix, Shape::Clustered, 1_000, 2_000),
     pods("1,000 signatures in turn, bare", Kind::RoundRobin, Shape::Bare, 1_000, 2_000),
