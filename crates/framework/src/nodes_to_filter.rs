@@ -10,7 +10,7 @@ pub struct NodesToFilter<'a> {
     table: &'a NodeTable,
     /// Ascending; `None` for all rows of the table.
     rows: Option<&'a [NodeRow]>,
-    /// By row: 1 where the node is not rejected.
+    /// For each of the rows: 1 if its node is not rejected.
     set: &'a mut [u8],
 }
 

@@ -21,20 +21,18 @@ impl PerNodePlugins<'_> {
     /// Removes the rows from `set` that PreFilter or Filter rejects. `Err` is the failure of a plugin.
     pub fn filter(&mut self, rows: &ScannedRows, set: &mut [u8]) -> Result<(), String> {
         let (world, profile, pod) = (self.world, self.loops.profile, self.loops.pod);
+        let mut nodes = NodesToFilter::new(world.nodes(), rows.listed(), set);
         match self.loops.pre_filter(world) {
             Ok(None) => {}
-            Ok(Some(names)) => rows
-                .retain(set, |row| world.node(row).is_some_and(|node| names.contains(node.name()))),
+            Ok(Some(names)) => nodes.retain(|node| names.contains(node.name())),
             Err(PluginRejection { rejection: Rejection::Failed(failure), .. }) => {
                 return Err(failure.to_string());
             }
-            Err(_) => set.fill(0),
+            Err(_) => nodes.retain(|_| false),
         }
         let (filters, cx) = (self.loops.filters(), self.loops.cx(world));
         if guard::stopwatch().is_none() {
             // One call for all nodes, of which there are thousands.
-            let before = set.to_vec();
-            let mut nodes = NodesToFilter::new(world.nodes(), rows.listed(), set);
             let filtered = filters.iter().try_for_each(|member| {
                 guard::set_current_plugin(member.plugin, ExtensionPoint::Filter);
                 member.point.filter_nodes(cx, pod, &mut nodes)
@@ -42,12 +40,10 @@ impl PerNodePlugins<'_> {
             if filtered.is_ok() {
                 return Ok(());
             }
-            // The failure for the first node counts: it is found node by node.
-            set.copy_from_slice(&before);
+            // The failure for the first node counts: it is found node by node. No filter fails for the nodes that were rejected until then.
         }
         let mut failure = None;
-        rows.retain(set, |row| {
-            let Some(node) = world.node(row) else { return false };
+        nodes.retain(|node| {
             match run_each_filter(profile, filters.iter().copied(), cx, pod, node) {
                 Err(PluginRejection { rejection: Rejection::Failed(why), .. }) => {
                     failure.get_or_insert_with(|| why.to_string());

@@ -39,13 +39,4 @@ impl ScannedRows {
     pub fn position(&self, row: NodeRow) -> Option<usize> {
         if self.is_list { self.list.binary_search(&row).ok() } else { Some(row.index()) }
     }
-
-    /// Removes the rows from `set` that do not pass.
-    pub fn retain(&self, set: &mut [u8], mut passes: impl FnMut(NodeRow) -> bool) {
-        for (at, member) in set.iter_mut().enumerate() {
-            if *member != 0 && !passes(self.row(at)) {
-                *member = 0;
-            }
-        }
-    }
 }
