@@ -332,7 +332,8 @@ impl NodeClasses<'_> {
 
     /// Feasible classes that have rows.
     pub fn feasible(&self) -> impl Iterator<Item = usize> + Clone + '_ {
-        (0..self.len()).filter(|class| self.feasible[*class] && self.rows[*class] > 0)
+        let classes = self.feasible.iter().zip(self.rows).enumerate();
+        classes.filter(|(_, (feasible, rows))| **feasible && **rows > 0).map(|(class, _)| class)
     }
 }
 

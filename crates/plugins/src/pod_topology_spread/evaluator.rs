@@ -219,54 +219,38 @@ impl SoftConstraint {
     }
 
     /// The number of domains of the scored nodes; those without the label form one more domain. For
-    /// host names, the number of scored nodes.
-    fn n_domains(&self, world: &World, scored: &ScoredClasses<'_>, key_element: usize) -> usize {
+    /// host names, the number of scored nodes. `at` is the place of the constraint's key element.
+    fn n_domains(&self, world: &World, scored: &[ScoredClass<'_>], at: usize) -> usize {
         match self.source {
             CountSource::Hostname(_) | CountSource::SharedHostname(_) => {
-                scored.classes().map(|class| scored.rows(class)).sum()
+                scored.iter().map(|class| class.rows).sum()
             }
             CountSource::Unique(_) => {
-                let present = |class: &usize| scored.key_element(*class, key_element) != ABSENT;
-                let rows: usize =
-                    scored.classes().filter(present).map(|class| scored.rows(class)).sum();
-                rows + usize::from(!scored.classes().all(|class| present(&class)))
+                let (mut n, mut is_any_absent) = (0, false);
+                for class in scored {
+                    let is_absent = class.key[at] == ABSENT;
+                    is_any_absent |= is_absent;
+                    n += if is_absent { 0 } else { class.rows };
+                }
+                n + usize::from(is_any_absent)
             }
             CountSource::Shared(_) => {
                 let ids_max = world.nodes().labels().column(self.key).id_upper_bound();
-                n_distinct(
-                    scored.classes().map(|class| scored.key_element(class, key_element)),
-                    ids_max,
-                )
+                n_distinct(scored.iter().map(|class| class.key[at]), ids_max)
             }
         }
     }
 }
 
-/// The feasible classes that are scored, with the key elements of the soft constraints.
-struct ScoredClasses<'a> {
-    classes: &'a NodeClasses<'a>,
-    /// Index of the first key element of the soft constraints.
-    first: usize,
-    all_keys: bool,
-}
-
-impl ScoredClasses<'_> {
-    fn classes(&self) -> impl Iterator<Item = usize> + Clone + '_ {
-        self.classes.feasible().filter(|class| !self.is_ignored(*class))
-    }
-
-    /// A row that is not scored has [`ABSENT`] for every soft constraint.
-    fn is_ignored(&self, class: usize) -> bool {
-        self.all_keys && self.key_element(class, 0) == ABSENT
-    }
-
-    fn key_element(&self, class: usize, at: usize) -> i64 {
-        self.classes.key(class)[self.first + at]
-    }
-
-    fn rows(&self, class: usize) -> usize {
-        self.classes.rows[class] as usize
-    }
+/// A feasible class that is scored.
+struct ScoredClass<'a> {
+    class: usize,
+    /// Number of its rows.
+    rows: usize,
+    /// The key elements of the soft constraints.
+    key: &'a [i64],
+    /// The sum over the soft constraints.
+    sum: f64,
 }
 
 /// The inputs for scoring by one soft constraint, computed once per decision.
@@ -375,28 +359,39 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
     }
 
     fn score_classes(&self, cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
-        let scored = ScoredClasses { classes, first: self.hard.len(), all_keys: self.all_keys };
-        let weighted = self.soft.iter().enumerate().map(|(at, soft)| WeightedConstraint {
-            domains: match soft.source {
-                CountSource::Shared(counter) => domains(cx.world, counter),
-                _ => None,
-            },
-            max_skew: soft.max_skew,
-            weight: score::topology_normalizing_weight(soft.n_domains(cx.world, &scored, at)),
-        });
-        let weighted: SmallVec<[WeightedConstraint<'_>; 4]> = weighted.collect();
-        let mut range = ScoreRange::default();
-        for class in scored.classes() {
-            let key = &classes.key(class)[scored.first..];
-            let sum: f64 = weighted
-                .iter()
-                .zip(key)
-                .fold(0.0, |sum, (soft, key_element)| sum + soft.score(*key_element));
-            out[class] = score::rounded(sum);
-            range.add(out[class]);
-        }
+        let mut scored = SmallVec::<[ScoredClass<'_>; 16]>::new();
         for class in classes.feasible() {
-            out[class] = if scored.is_ignored(class) { 0 } else { range.normalize(out[class]) };
+            let key = &classes.key(class)[self.hard.len()..];
+            // A row that is not scored has `ABSENT` for every soft constraint.
+            if self.all_keys && key[0] == ABSENT {
+                out[class] = 0;
+            } else {
+                let rows = classes.rows[class] as usize;
+                scored.push(ScoredClass { class, rows, key, sum: 0.0 });
+            }
+        }
+        let scored = scored.as_mut_slice();
+        for (at, soft) in self.soft.iter().enumerate() {
+            let weighted = WeightedConstraint {
+                domains: match soft.source {
+                    CountSource::Shared(counter) => domains(cx.world, counter),
+                    _ => None,
+                },
+                max_skew: soft.max_skew,
+                weight: score::topology_normalizing_weight(soft.n_domains(cx.world, scored, at)),
+            };
+            for class in &mut *scored {
+                class.sum += weighted.score(class.key[at]);
+            }
+        }
+        let mut range = ScoreRange::default();
+        for class in &*scored {
+            let sum = score::rounded(class.sum);
+            out[class.class] = sum;
+            range.add(sum);
+        }
+        for class in scored {
+            out[class.class] = range.normalize(out[class.class]);
         }
     }
 
@@ -420,9 +415,10 @@ fn pod_count(world: &World, counter: TopologyCounterId, domain: LabelValueId) ->
     domains(world, counter).map_or(0, |domains| domains.domain_sum(domain))
 }
 
-/// The number of distinct key elements: value ids below `id_upper_bound`, and [`ABSENT`].
+/// The number of distinct key elements: value ids below `ids_max`, and [`ABSENT`].
 fn n_distinct(elements: impl Iterator<Item = i64>, ids_max: usize) -> usize {
-    let mut seen: SmallVec<[u64; 16]> = SmallVec::from_elem(0, ids_max / 64 + 1);
+    let mut seen = SmallVec::<[u64; 4]>::from_elem(0, ids_max / 64 + 1);
+    let seen = seen.as_mut_slice();
     let mut n = 0;
     let mut is_any_absent = false;
     for key_element in elements {

@@ -149,9 +149,11 @@ pub(super) fn score_for_count(count: i64, max_skew: i64, weight: f64) -> f64 {
     count as f64 * weight + (max_skew - 1) as f64
 }
 
-/// Half away from zero, as Go's `math.Round`.
+/// Half away from zero, as Go's `math.Round`. The standard library's `round` is a function call.
 pub(super) fn rounded(sum: f64) -> i64 {
-    sum.round() as i64
+    let whole = sum as i64;
+    let rest = sum - whole as f64;
+    whole + i64::from(rest >= 0.5) - i64::from(rest <= -0.5)
 }
 
 /// The lowest and the highest sum of the scored nodes.
