@@ -460,16 +460,14 @@ impl Evaluator {
 
     /// Computes which classes are feasible.
     pub fn filter_classes(&self, cx: EvaluatorCx<'_>, table: &mut ClassTable) {
-        let n = table.len();
         table.feasible.clear();
         table.feasible.extend(table.rows.iter().map(|rows| *rows > 0));
         for part in self.parts.iter().filter(|part| part.filters_classes) {
-            for class in 0..n {
-                if table.feasible[class] {
+            for (class, feasible) in table.feasible.iter_mut().enumerate() {
+                if *feasible {
                     let start = class * self.stride + part.offset;
                     let key = &table.keys[start..start + part.key_len];
-                    table.feasible[class] =
-                        part.enter(ExtensionPoint::Filter).filter_class(cx, key);
+                    *feasible = part.enter(ExtensionPoint::Filter).filter_class(cx, key);
                 }
             }
         }
@@ -481,17 +479,15 @@ impl Evaluator {
         cx: EvaluatorCx<'_>,
         table: &mut ClassTable,
     ) -> Result<(), ScoreOutOfRange> {
-        let n = table.len();
         table.offsets.clear();
-        table.offsets.resize(n, self.base);
+        table.offsets.resize(table.rows.len(), self.base);
         for part in
             self.parts.iter().filter(|part| part.weight != 0 && part.evaluator.has_class_scores())
         {
             self.score_part_classes(part, cx, table)?;
-            for class in 0..n {
-                if table.feasible[class] {
-                    table.offsets[class] += table.scratch[class];
-                }
+            // Those of other classes are 0.
+            for (offset, score) in table.offsets.iter_mut().zip(&table.scratch) {
+                *offset += score;
             }
         }
         Ok(())
@@ -515,10 +511,8 @@ impl Evaluator {
         table.scratch.clear();
         table.scratch.resize(table.rows.len(), 0);
         part.enter(ExtensionPoint::Score).score_classes(cx, &classes, &mut table.scratch);
-        for (score, _) in
-            table.scratch.iter_mut().zip(&table.feasible).filter(|(_, feasible)| **feasible)
-        {
-            *score = part.weight * check_score_range(*score)?;
+        for (score, feasible) in table.scratch.iter_mut().zip(&table.feasible) {
+            *score = if *feasible { part.weight * check_score_range(*score)? } else { 0 };
         }
         Ok(())
     }

@@ -94,6 +94,9 @@ impl<'a> BestRows<'a> {
 
     /// Raises the total to the highest one of a row of this part, if that is higher.
     fn search(&mut self, counted: &CountedRows, part: &Part) {
+        if part.bound <= self.total {
+            return;
+        }
         if counted.n_counted(part.shared_class) == 0 {
             self.total = self.total.max(part.bound);
             return;

@@ -28,8 +28,8 @@ impl<'a> Classes<'a> {
 
     /// The classes that have rows and are feasible.
     pub fn feasible(self) -> impl Iterator<Item = usize> + use<'a> {
-        let feasible = &self.table.feasible;
-        (0..self.table.len()).filter(|class| feasible[*class])
+        let classes = self.table.feasible.iter().enumerate();
+        classes.filter(|(_, feasible)| **feasible).map(|(class, _)| class)
     }
 
     /// What is added to the score of a row with this class in the shared index, if the row is feasible.
