@@ -160,6 +160,8 @@ pub struct TopologyCounter {
     serial: u32,
     users: u32,
     last_used: u64,
+    /// Sequence number of the last change of the world that changed a sum.
+    changed_at: Option<u64>,
 }
 
 impl TopologyCounter {
@@ -171,6 +173,11 @@ impl TopologyCounter {
     /// Whether the sum of every domain is 0.
     pub fn is_zero(&self) -> bool {
         self.domains.iter().all(TopologyDomains::is_zero)
+    }
+
+    /// Sequence number of the last change of pods that changed a sum; `None` if there was none since the counter was created.
+    pub(crate) fn changed_at(&self) -> Option<u64> {
+        self.changed_at
     }
 
     /// The sums for one key.
@@ -319,6 +326,7 @@ impl TopologyCounters {
             serial: id.serial,
             users: 1,
             last_used: self.clock,
+            changed_at: None,
         };
         self.slots[slot as usize] = Some(counter);
         id
@@ -375,16 +383,18 @@ impl TopologyCounters {
         self.get(id).spec.clone()
     }
 
-    /// Adds `times` these contributions to a row; negative `times` subtracts them.
+    /// Adds `times` these contributions to a row, in change `seq` of the world; negative `times` subtracts them.
     pub(crate) fn apply(
         &mut self,
         deltas: &CounterDeltas,
         labels: &LabelColumns,
         row: NodeRow,
         times: i64,
+        seq: u64,
     ) {
         for (id, deltas) in &deltas.deltas {
             let Some(counter) = self.get_mut(*id) else { continue };
+            counter.changed_at = Some(seq);
             counter.apply(deltas, labels, row, times);
         }
     }

@@ -88,6 +88,8 @@ pub struct World {
     pod_indexes: PodIndexes,
     pod_sums: AllPodSums,
     claim_users: ClaimUsers,
+    /// Sequence number of the last change of what pods add to counters, because the labels of their namespace changed.
+    recounted_at: Option<u64>,
     log: Vec<WorldChange>,
     /// Number of the first entry of `log`.
     log_start: u64,
@@ -457,6 +459,16 @@ impl World {
         self.log_start + self.log.len() as u64
     }
 
+    /// Sequence number of the last change of pods that changed a sum of one of these counters, or of a later one; `None` if there was none since
+    /// they were created.
+    pub fn counters_changed_at(
+        &self,
+        counters: impl IntoIterator<Item = TopologyCounterId>,
+    ) -> Option<u64> {
+        let of_each = counters.into_iter().map(|id| self.counters.get(id).changed_at());
+        of_each.fold(self.recounted_at, Option::max)
+    }
+
     /// The changes since a sequence number; `None` when the log does not reach back that far.
     pub fn changes_since(&self, then: u64) -> Option<&[WorldChange]> {
         let from = then.checked_sub(self.log_start)?;
@@ -530,9 +542,10 @@ impl World {
     }
 
     fn count_pods_of(&mut self, row: NodeRow, sign: i64) {
+        let next_seq = self.next_change_seq();
         for pod in self.nodes.pods(row) {
             if let Some(class) = self.templates.class(pod.template.id) {
-                let (counters, nodes) = (&mut self.counters, &self.nodes);
+                let (counters, nodes) = (&mut self.counters, (&self.nodes, next_seq));
                 self.contributions.move_pod(class, row, pod.terminating, sign, counters, nodes);
             }
         }
@@ -589,7 +602,8 @@ impl World {
     }
 
     fn contributions_and_sums(&mut self) -> (&mut Contributions, Sums<'_>) {
+        let next_seq = self.next_change_seq();
         let (counters, nodes) = (&mut self.counters, &mut self.nodes);
-        (&mut self.contributions, Sums { counters, nodes, cluster: &self.cluster })
+        (&mut self.contributions, Sums { counters, nodes, cluster: &self.cluster, next_seq })
     }
 }

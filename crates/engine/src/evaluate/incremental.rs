@@ -117,21 +117,21 @@ struct PodsRead {
     any: bool,
     /// Those that add to one of these counters.
     counters: TopologyCounterSet,
-    /// The same, each in a set of its own.
-    each: Vec<TopologyCounterSet>,
+    /// The same counters, each with a set of its own.
+    each: Vec<(TopologyCounterId, TopologyCounterSet)>,
 }
 
 impl PodsRead {
     fn add(&mut self, id: TopologyCounterId) {
         self.counters.insert(id);
-        self.each.push(TopologyCounterSet::of(id));
+        self.each.push((id, TopologyCounterSet::of(id)));
     }
 
     #[inline]
     fn may_change(&self, changed: TopologyCounterSet) -> bool {
         self.any
             || self.counters.may_intersect(changed)
-                && self.each.iter().any(|counter| changed.may_contain(*counter))
+                && self.each.iter().any(|(_, counter)| changed.may_contain(*counter))
     }
 }
 
@@ -377,6 +377,13 @@ impl Evaluator {
             KeyForm::Counted => self.class_counters.may_change(counters),
             KeyForm::Shared => self.shared_class_counters.may_change(counters),
         }
+    }
+
+    /// No change of pods after the one with this sequence number may have changed the class key of a row in the counted form.
+    pub fn classes_changed_at(&self, world: &World) -> Option<u64> {
+        let PodsRead { any, each, .. } = &self.class_counters;
+        let counters = each.iter().map(|(id, _)| *id);
+        if *any { Some(u64::MAX) } else { world.counters_changed_at(counters) }
     }
 
     /// Whether class keys differ from the shared ones where counters count a row's pods.

@@ -129,8 +129,8 @@ impl CachedEvaluation {
         let is_stale = matches!(&self.prepared.result, PrepareResult::Evaluator(evaluator) if evaluator.is_stale(bench.evaluator_cx()));
         match changes {
             Some(changes) if !(is_rekeyed || is_invalid || is_stale) => {
-                for change in changes {
-                    self.apply_change(bench.evaluator_cx(), change);
+                for (seq, change) in (self.next_change..).zip(changes) {
+                    self.apply_change(bench.evaluator_cx(), seq, change);
                 }
             }
             _ => {
@@ -150,7 +150,7 @@ impl CachedEvaluation {
         }
     }
 
-    fn apply_change(&mut self, cx: EvaluatorCx<'_>, change: WorldChange) {
+    fn apply_change(&mut self, cx: EvaluatorCx<'_>, seq: u64, change: WorldChange) {
         self.rows.resize(cx.nodes().n_rows(), None);
         let PrepareResult::Evaluator(evaluator) = &self.prepared.result else { return };
         let ResultDependencies {
@@ -163,7 +163,8 @@ impl CachedEvaluation {
         } = evaluator.dependencies();
         let own_counters = &self.prepared.counters;
         let reads_any_of = |counters: TopologyCounterSet| {
-            own_counters.iter().any(|id| counters.may_contain(TopologyCounterSet::of(*id)))
+            Some(seq) <= cx.world.counters_changed_at(own_counters.iter().copied())
+                && own_counters.iter().any(|id| counters.may_contain(TopologyCounterSet::of(*id)))
         };
         match change {
             WorldChange::Node(row) => self.rows[row.index()] = read(cx, &**evaluator, row),

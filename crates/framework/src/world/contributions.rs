@@ -126,6 +126,8 @@ pub(super) struct Sums<'a> {
     pub counters: &'a mut TopologyCounters,
     pub nodes: &'a mut NodeTable,
     pub cluster: &'a ClusterObjects,
+    /// Sequence number of the next change of the world.
+    pub next_seq: u64,
 }
 
 impl Contributions {
@@ -209,7 +211,7 @@ impl Contributions {
         }
         let deltas = &class.deltas[kind];
         if !deltas.is_empty() {
-            sums.counters.apply(deltas, sums.nodes.labels(), row, sign);
+            sums.counters.apply(deltas, sums.nodes.labels(), row, sign, sums.next_seq);
         }
         deltas.counters()
     }
@@ -222,10 +224,11 @@ impl Contributions {
         terminating: bool,
         sign: i64,
         counters: &mut TopologyCounters,
-        nodes: &NodeTable,
+        (nodes, next_seq): (&NodeTable, u64),
     ) {
         if let Some(Some(class)) = self.slots.get(id.0 as usize) {
-            counters.apply(&class.deltas[usize::from(terminating)], nodes.labels(), row, sign);
+            let deltas = &class.deltas[usize::from(terminating)];
+            counters.apply(deltas, nodes.labels(), row, sign, next_seq);
         }
     }
 
