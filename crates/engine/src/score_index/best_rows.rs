@@ -98,7 +98,7 @@ impl<'a> BestRows<'a> {
             return;
         }
         if counted.n_counted(part.shared_class) == 0 {
-            self.total = self.total.max(part.bound);
+            self.total = part.bound;
             return;
         }
         let listed = part.counted_class.map(|class| counted.rows(class));

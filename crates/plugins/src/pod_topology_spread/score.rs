@@ -153,7 +153,7 @@ pub(super) fn score_for_count(count: i64, max_skew: i64, weight: f64) -> f64 {
 pub(super) fn rounded(sum: f64) -> i64 {
     let whole = sum as i64;
     let rest = sum - whole as f64;
-    whole + i64::from(rest >= 0.5) - i64::from(rest <= -0.5)
+    whole.saturating_add(i64::from(rest >= 0.5) - i64::from(rest <= -0.5))
 }
 
 /// The lowest and the highest sum of the scored nodes.
@@ -182,5 +182,22 @@ impl ScoreRange {
         } else {
             MAX_NODE_SCORE * (self.max + self.min - sum) / self.max
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_rounded_as_by_the_standard_library() {
+        let near_half = [0.499_999_999_999_999_94, 0.5, 1.5, 2.5, 3.499_999_999_999_999_6];
+        let large = [4_503_599_627_370_495.5, 9e15, 1e19, f64::MAX, f64::INFINITY];
+        for sum in near_half.into_iter().chain(large).chain([0.0]) {
+            for sum in [sum, -sum] {
+                assert_eq!(rounded(sum), sum.round() as i64, "{sum}");
+            }
+        }
+        assert_eq!(rounded(f64::NAN), 0);
     }
 }
