@@ -160,7 +160,7 @@ pub struct TopologyCounter {
     serial: u32,
     users: u32,
     last_used: u64,
-    /// Sequence number of the last change of the world that changed a sum.
+    /// Sequence number of the last change of the world that changed a sum, or of a later one.
     changed_at: Option<u64>,
 }
 
@@ -173,11 +173,6 @@ impl TopologyCounter {
     /// Whether the sum of every domain is 0.
     pub fn is_zero(&self) -> bool {
         self.domains.iter().all(TopologyDomains::is_zero)
-    }
-
-    /// Sequence number of the last change of pods that changed a sum; `None` if there was none since the counter was created.
-    pub(crate) fn changed_at(&self) -> Option<u64> {
-        self.changed_at
     }
 
     /// The sums for one key.
@@ -247,6 +242,17 @@ impl TopologyCounters {
     /// The counter, if it still exists.
     pub fn try_get(&self, id: TopologyCounterId) -> Option<&TopologyCounter> {
         self.slots.get(id.slot as usize)?.as_ref().filter(|counter| counter.serial == id.serial)
+    }
+
+    /// Sequence number of the last change of the world that changed a sum of one of these counters, which must be in use, or of a later one;
+    /// `None` if there was none since they were created.
+    pub fn changed_at(&self, ids: impl IntoIterator<Item = TopologyCounterId>) -> Option<u64> {
+        ids.into_iter().map(|id| self.get(id).changed_at).max().flatten()
+    }
+
+    /// Sums of any counter may have changed in change `seq` of the world.
+    pub(crate) fn mark_all_changed(&mut self, seq: u64) {
+        self.slots.iter_mut().flatten().for_each(|counter| counter.changed_at = Some(seq));
     }
 
     /// Number of counters.

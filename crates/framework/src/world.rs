@@ -88,8 +88,6 @@ pub struct World {
     pod_indexes: PodIndexes,
     pod_sums: AllPodSums,
     claim_users: ClaimUsers,
-    /// Sequence number of the last change of what pods add to counters, because the labels of their namespace changed.
-    recounted_at: Option<u64>,
     log: Vec<WorldChange>,
     /// Number of the first entry of `log`.
     log_start: u64,
@@ -459,16 +457,6 @@ impl World {
         self.log_start + self.log.len() as u64
     }
 
-    /// Sequence number of the last change of pods that changed a sum of one of these counters, or of a later one; `None` if there was none since
-    /// they were created.
-    pub fn counters_changed_at(
-        &self,
-        counters: impl IntoIterator<Item = TopologyCounterId>,
-    ) -> Option<u64> {
-        let of_each = counters.into_iter().map(|id| self.counters.get(id).changed_at());
-        of_each.fold(self.recounted_at, Option::max)
-    }
-
     /// The changes since a sequence number; `None` when the log does not reach back that far.
     pub fn changes_since(&self, then: u64) -> Option<&[WorldChange]> {
         let from = then.checked_sub(self.log_start)?;
@@ -542,12 +530,13 @@ impl World {
     }
 
     fn count_pods_of(&mut self, row: NodeRow, sign: i64) {
-        let next_seq = self.next_change_seq();
-        for pod in self.nodes.pods(row) {
-            if let Some(class) = self.templates.class(pod.template.id) {
-                let (counters, nodes) = (&mut self.counters, (&self.nodes, next_seq));
-                self.contributions.move_pod(class, row, pod.terminating, sign, counters, nodes);
-            }
+        let class = |pod: &Arc<PodInfo>| {
+            self.templates.class(pod.template.id).map(|class| (class, pod.terminating))
+        };
+        let pods: Vec<_> = self.nodes.pods(row).iter().filter_map(class).collect();
+        let (contributions, mut sums) = self.contributions_and_sums();
+        for (class, terminating) in pods {
+            contributions.move_pod(class, row, terminating, sign, &mut sums);
         }
     }
 

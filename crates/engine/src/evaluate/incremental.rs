@@ -383,7 +383,7 @@ impl Evaluator {
     pub fn classes_changed_at(&self, world: &World) -> Option<u64> {
         let PodsRead { any, each, .. } = &self.class_counters;
         let counters = each.iter().map(|(id, _)| *id);
-        if *any { Some(u64::MAX) } else { world.counters_changed_at(counters) }
+        if *any { Some(u64::MAX) } else { world.topology_counters().changed_at(counters) }
     }
 
     /// Whether class keys differ from the shared ones where counters count a row's pods.

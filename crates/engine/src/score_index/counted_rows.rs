@@ -49,8 +49,8 @@ impl CountedRows {
         let changes = cx.world.changes_since(cursor)?;
         // Most often only the first one: the placement of the pod that was scheduled with these keys before.
         let changed_at = evaluator.classes_changed_at(cx.world);
-        let n = changed_at.map_or(0, |last| last.saturating_add(1).saturating_sub(cursor));
-        for change in changes.iter().take(n as usize) {
+        let changes = (cursor..).zip(changes).take_while(|(seq, _)| Some(*seq) <= changed_at);
+        for (_, change) in changes {
             if let WorldChange::Pods(row, counters) = *change
                 && evaluator.may_change_class(KeyForm::Counted, counters)
             {

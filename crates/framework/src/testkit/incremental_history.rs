@@ -163,7 +163,7 @@ impl CachedEvaluation {
         } = evaluator.dependencies();
         let own_counters = &self.prepared.counters;
         let reads_any_of = |counters: TopologyCounterSet| {
-            Some(seq) <= cx.world.counters_changed_at(own_counters.iter().copied())
+            Some(seq) <= cx.world.topology_counters().changed_at(own_counters.iter().copied())
                 && own_counters.iter().any(|id| counters.may_contain(TopologyCounterSet::of(*id)))
         };
         match change {

@@ -223,12 +223,11 @@ impl Contributions {
         row: NodeRow,
         terminating: bool,
         sign: i64,
-        counters: &mut TopologyCounters,
-        (nodes, next_seq): (&NodeTable, u64),
+        sums: &mut Sums<'_>,
     ) {
         if let Some(Some(class)) = self.slots.get(id.0 as usize) {
             let deltas = &class.deltas[usize::from(terminating)];
-            counters.apply(deltas, nodes.labels(), row, sign, next_seq);
+            sums.counters.apply(deltas, sums.nodes.labels(), row, sign, sums.next_seq);
         }
     }
 

@@ -35,7 +35,7 @@ impl World {
         self.invalidate_keys(name);
         let (contributions, mut sums) = self.contributions_and_sums();
         for row in contributions.recount_namespace(name, &mut sums) {
-            self.recounted_at = Some(self.next_change_seq());
+            self.counters.mark_all_changed(self.next_change_seq());
             self.log_change(WorldChange::Pods(row, TopologyCounterSet::ALL));
         }
     }
