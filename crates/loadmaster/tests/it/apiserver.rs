@@ -1,7 +1,6 @@
 //! The embedded API server as a process: its data folder, and fault injection with informers and a scheduler.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,14 +12,10 @@ use loadmaster_client::{ApiClient, ApiClients, Kind, Method, Request};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::process::{Folder, client, cluster, send, wait_until};
+use crate::process::{Folder, client, cluster, free_port, send, wait_until};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-fn free_port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
 }
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -28,7 +23,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 #[test]
 fn acknowledged_writes_survive_a_kill() {
     let folder = Folder::new();
-    let port = free_port();
+    let port = free_port().to_string();
     let start = |log: &str| {
         let flags = ["apiserver", "--data-dir", "data", "--kubeconfig", "kubeconfig", "--port"];
         let api = folder.start(&[&flags[..], &[&port]].concat(), log);

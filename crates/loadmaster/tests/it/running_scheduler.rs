@@ -1,10 +1,8 @@
 //! A running scheduler to ask: the API server, `loadmaster run` and `loadmaster explain --server` are separate processes.
 
-use std::net::TcpListener;
-
 use serde_json::json;
 
-use crate::process::{Client, Folder, Running, wait_until};
+use crate::process::{Client, Folder, Running, free_port, wait_until};
 
 pub struct TestCluster {
     /// Has the `kubeconfig` of an administrator, and the scheduler's log `run.log`.
@@ -24,8 +22,7 @@ impl TestCluster {
         let client = Client::new(folder.path("kubeconfig"));
         create_objects(&client);
         create_reader(&folder, &client);
-        // A free port.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let flags =
             ["run", "--kubeconfig=kubeconfig", "--leader-elect=false", "--bind-address=127.0.0.1"];
         let port_flag = format!("--secure-port={port}");

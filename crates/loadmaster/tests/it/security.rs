@@ -3,7 +3,7 @@
 mod files;
 
 use std::fmt::Write as _;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::process::{Client, Folder, Running, wait_until};
+use crate::process::{Client, Folder, Running, free_port, wait_until};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/security.md");
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -53,10 +53,6 @@ struct Port {
     name: &'static str,
     address: SocketAddr,
     roots: Option<RootCertStore>,
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn loopback(port: u16) -> SocketAddr {

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::fs::{Permissions, set_permissions, symlink_metadata};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-use super::{check_page, free_port};
-use crate::process::{Folder, Running, wait_until};
+use super::check_page;
+use crate::process::{Folder, Running, free_port, wait_until};
 
 /// The kind and mode of a file.
 fn shown(folder: &Folder, name: &str) -> String {
