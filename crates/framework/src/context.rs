@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use loadmaster_api::Str;
 
-use crate::node_table::NodeTable;
+use crate::node_table::{NodeTable, NodesVersion};
 use crate::state::{CycleState, PluginStates};
 use crate::time::{MonoTime, Now};
 use crate::waiting_pods::{PluginAction, PodEventRecord, WaitingPods};
@@ -292,5 +292,15 @@ impl<'a> EvaluatorCx<'a> {
         self.world.nodes()
     }
 
+    /// While it is the same, nothing has changed that [`is_stale`](crate::PluginEvaluator::is_stale) may depend on: nodes without their pods,
+    /// and states.
+    pub fn staleness_version(&self) -> StalenessVersion {
+        StalenessVersion(self.nodes().version(), self.states.version())
+    }
+
     readers!('a);
 }
+
+/// See [`EvaluatorCx::staleness_version`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StalenessVersion(NodesVersion, u64);

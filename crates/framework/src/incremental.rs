@@ -27,7 +27,7 @@ use crate::state::PluginStates;
 use crate::topology_counter::{TopologyCounterId, TopologyCounterSpec};
 use crate::world::World;
 
-pub use crate::context::EvaluatorCx;
+pub use crate::context::{EvaluatorCx, StalenessVersion};
 
 /// The class key of a row: rows with equal keys get the same class result.
 pub type ClassKey = SmallVec<[i64; 8]>;
@@ -484,7 +484,7 @@ pub trait PluginEvaluator: Send + Sync {
     }
 
     /// Whether the evaluator must be prepared again: the meaning of the class keys changed, or a state on which row-local results depend.
-    /// Called in every decision.
+    /// It depends on nodes without their pods and on states alone, and is called in the first decision after one of them changed.
     fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
         let _ = cx;
         false

@@ -112,6 +112,16 @@ pub struct NodeTable {
     /// Images by every name that a node reports.
     images: Map<Str, ImageState>,
     node_tree: NodeTree,
+    /// Number of changes of nodes.
+    n_written: u64,
+}
+
+/// Identifies a state of all nodes without their pods, and of the columns that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodesVersion {
+    n_written: u64,
+    n_scalars: usize,
+    n_labels: usize,
 }
 
 /// The nodes that report an image.
@@ -236,6 +246,15 @@ impl NodeTable {
     }
 
     #[inline]
+    /// While it is the same, nothing has changed but the pods on nodes and what is summed over them.
+    pub fn version(&self) -> NodesVersion {
+        NodesVersion {
+            n_written: self.n_written,
+            n_scalars: self.scalars.len(),
+            n_labels: self.labels.iter().len(),
+        }
+    }
+
     pub(crate) fn entry(&self, row: NodeRow) -> Option<&Entry> {
         self.entries.get(row.index())?.as_ref()
     }
@@ -401,6 +420,7 @@ impl NodeTable {
     }
 
     fn write_node(&mut self, row: NodeRow, node: &Node) {
+        self.n_written += 1;
         let offered = Resources::from_resource_list(&node.status.allocatable);
         let at = row.index();
         let taints = self.taint_set(&node.spec.taints);

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::incremental::{
     ClassKey, EvaluatorCx, NodeClasses, PluginEvaluator, PrepareResult, ResultDependencies,
-    RowDependency,
+    RowDependency, StalenessVersion,
 };
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
@@ -61,6 +61,8 @@ pub(super) struct CachedEvaluation {
     rows: Vec<Option<RowResult>>,
     next_change: u64,
     key_version: KeyVersion,
+    /// When the evaluator was last found not to be stale.
+    not_stale_at: StalenessVersion,
 }
 
 /// The row-local score and the class key of one row.
@@ -76,8 +78,10 @@ impl CachedEvaluation {
         let key_version = bench.world.key_version(&pod.template.namespace);
         let prepared = bench.prepare(&pod);
         let next_change = bench.world.next_change_seq();
+        let not_stale_at = bench.evaluator_cx().staleness_version();
+        let rows = Vec::new();
         let mut cached =
-            CachedEvaluation { pod, prepared, rows: Vec::new(), next_change, key_version };
+            CachedEvaluation { pod, prepared, rows, next_change, key_version, not_stale_at };
         cached.read_all(bench.evaluator_cx());
         cached
     }
@@ -126,7 +130,9 @@ impl CachedEvaluation {
         self.key_version = version;
         let changes = bench.world.changes_since(self.next_change).map(<[WorldChange]>::to_vec);
         let is_invalid = bench.world.evaluators_valid_since() > self.next_change;
-        let is_stale = matches!(&self.prepared.result, PrepareResult::Evaluator(evaluator) if evaluator.is_stale(bench.evaluator_cx()));
+        let cx = bench.evaluator_cx();
+        let is_stale = cx.staleness_version() != self.not_stale_at
+            && matches!(&self.prepared.result, PrepareResult::Evaluator(it) if it.is_stale(cx));
         match changes {
             Some(changes) if !(is_rekeyed || is_invalid || is_stale) => {
                 for (seq, change) in (self.next_change..).zip(changes) {
@@ -140,6 +146,7 @@ impl CachedEvaluation {
             }
         }
         self.next_change = bench.world.next_change_seq();
+        self.not_stale_at = bench.evaluator_cx().staleness_version();
     }
 
     fn read_all(&mut self, cx: EvaluatorCx<'_>) {
@@ -293,3 +300,6 @@ fn read(cx: EvaluatorCx<'_>, evaluator: &dyn PluginEvaluator, row: NodeRow) -> O
     evaluator.class_key(cx, row, &mut key);
     Some(RowResult { local: evaluator.score_row(cx, row), key })
 }
+
+#[cfg(test)]
+mod tests;
