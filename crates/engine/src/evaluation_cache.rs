@@ -11,7 +11,7 @@ mod shared_by_keys;
 
 use std::sync::Arc;
 
-use loadmaster_framework::incremental::{EvaluatorKey, PrepareCx};
+use loadmaster_framework::incremental::{EvaluatorKey, PrepareCx, StalenessVersion};
 use loadmaster_framework::template::{PodTemplate, SpecId};
 use loadmaster_framework::topology_counter::TopologyCounterId;
 use loadmaster_framework::world::KeyVersion;
@@ -23,7 +23,8 @@ use self::by_labels::ByLabels;
 use self::by_template::ByTemplate;
 use self::shared_by_keys::SharedByKeys;
 use crate::combination_id::CombinationId;
-use crate::evaluate::incremental::{Evaluator, PluginUsage, Prepared};
+use crate::evaluate::evaluator_part::PluginUsage;
+use crate::evaluate::incremental::{Evaluator, Prepared};
 use crate::evaluate::node_rows::NodeRows;
 use crate::evaluate::row_classes::RowClasses;
 use crate::evaluate::row_results::RowResults;
@@ -78,6 +79,8 @@ pub(crate) struct CachedEvaluation {
     row_index: usize,
     /// When the first of the keys was prepared.
     prepared_at: u64,
+    /// When `evaluator` was last found not to be stale.
+    not_stale_at: Option<StalenessVersion>,
 }
 
 /// The cached evaluation of a combination of keys, as a full scan needs it.
@@ -91,7 +94,8 @@ pub(crate) struct FullScanCache<'a> {
 
 impl CachedEvaluation {
     fn is_valid(&self, cx: EvaluatorCx<'_>) -> bool {
-        self.prepared_at >= cx.world.evaluators_valid_since() && !self.evaluator.is_stale(cx)
+        self.prepared_at >= cx.world.evaluators_valid_since()
+            && (self.not_stale_at == Some(cx.staleness_version()) || !self.evaluator.is_stale(cx))
     }
 }
 
@@ -263,9 +267,10 @@ impl EvaluationCache {
         let is_shared = has_keys_of_template(world, pod);
         if is_shared
             && let Some((known_version, id)) = self.known_combination(world, &pod.template, version)
-            && let Some(cached) = self.cached.get(&id)
+            && let Some(cached) = self.cached.get_mut(&id)
             && cached.is_valid(EvaluatorCx { world, states })
         {
+            cached.not_stale_at = Some(EvaluatorCx { world, states }.staleness_version());
             if known_version != Some(version) {
                 self.by_template.insert(pod.template.id, version, id);
             }
@@ -373,9 +378,9 @@ impl EvaluationCache {
         let keys: Box<[KeyId]> = keys.into();
         self.combinations.insert(keys.clone(), id);
         let checked_at = world.next_change_seq();
-        let node_filters = evaluator.node_filters();
-        let node_filter_keys = node_filters
-            .map(|plugins| NodeFilterKeys(self.keys_of(&keys, |it| plugins.contains(&it)).into()));
+        let node_filter_keys = evaluator.node_filters().map(|positions| {
+            NodeFilterKeys(positions.into_iter().map(|position| keys[position]).collect())
+        });
         let node_rows = self.acquire_node_rows(&evaluator, &keys);
         let row_results = self.acquire_row_results(&evaluator, &keys);
         let row_classes = self.acquire_row_classes(&evaluator, &keys);
@@ -392,15 +397,10 @@ impl EvaluationCache {
             row_classes,
             row_index,
             prepared_at,
+            not_stale_at: None,
         };
         self.cached.insert(id, cached);
         id
-    }
-
-    /// The keys of these plugins.
-    fn keys_of(&self, keys: &[KeyId], is_wanted: impl Fn(usize) -> bool) -> Box<[KeyId]> {
-        let of_plugins = self.usages.iter().zip(keys);
-        of_plugins.filter(|((plugin, _), _)| is_wanted(*plugin)).map(|(_, key)| *key).collect()
     }
 
     /// The id of a pod's key for the plugin at this position in `usages`, and whether it depends on the spec alone. The plugin prepares an

@@ -4,7 +4,8 @@ use loadmaster_framework::incremental::RowDependency;
 use loadmaster_framework::{EvaluatorCx, NodeRow, Rejection};
 
 use super::PluginRejection;
-use super::incremental::{Evaluator, EvaluatorPart};
+use super::evaluator_part::EvaluatorPart;
+use super::incremental::Evaluator;
 use crate::guard::ExtensionPoint;
 use crate::profile::Profile;
 
@@ -62,7 +63,7 @@ impl<'a> NodeFilters<'a> {
 
 impl EvaluatorPart {
     fn filter_depends_on_pods(&self) -> bool {
-        let dependencies = self.dependencies();
+        let dependencies = self.dependencies;
         [dependencies.filter, dependencies.class].contains(&Some(RowDependency::Pods))
     }
 }

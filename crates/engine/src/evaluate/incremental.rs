@@ -7,18 +7,17 @@
 use std::sync::Arc;
 
 use loadmaster_framework::incremental::{
-    ClassKey, EvaluatorKey, FilterScope, NodeClasses, ResultDependencies, RowDependency,
-    ScoreOutOfRange, check_score_range,
+    ClassKey, FilterScope, NodeClasses, RowDependency, ScoreOutOfRange, check_score_range,
 };
 use loadmaster_framework::topology_counter::{TopologyCounterId, TopologyCounterSet};
 use loadmaster_framework::{
     EvaluatorCx, NodeRow, PluginEvaluator, PodInfo, PrepareResult, Rejection, World,
 };
-use smallvec::SmallVec;
 
 use super::PluginRejection;
 use super::class_table::ClassTable;
-use crate::guard::{self, ExtensionPoint};
+use super::evaluator_part::{EvaluatorPart, PartsSummary, PluginUsage};
+use crate::guard::ExtensionPoint;
 use crate::profile::Profile;
 
 /// A [`PrepareResult`] that several combinations share.
@@ -41,62 +40,22 @@ impl From<PrepareResult> for Prepared {
     }
 }
 
-/// The evaluator of one plugin, and what the profile uses of it.
-#[derive(Clone)]
-pub(crate) struct EvaluatorPart {
-    /// Index in the profile.
-    pub plugin: usize,
-    evaluator: Arc<dyn PluginEvaluator>,
-    dependencies: ResultDependencies,
-    /// [`PluginEvaluator::uncounted`].
-    uncounted: Option<EvaluatorKey>,
-    filters: bool,
-    /// Whether its Filter may reject classes.
-    filters_classes: bool,
-    /// 0 when the plugin does not score in this profile.
-    pub weight: i64,
-    /// Where its part of a class key begins.
-    offset: usize,
-    key_len: usize,
-    /// Those that it acquired.
-    counters: SmallVec<[TopologyCounterId; 2]>,
-}
-
-impl EvaluatorPart {
-    pub fn dependencies(&self) -> ResultDependencies {
-        self.dependencies
-    }
-
-    /// Whether the plugin's class keys differ from the uncounted ones where counters count a row's pods.
-    fn counts_pods(&self) -> bool {
-        self.uncounted.is_some() && self.dependencies.class == Some(RowDependency::Pods)
-    }
-
-    /// Whether its counters count any pod, so that there may be rows where the class keys differ.
-    fn counts_any(&self, world: &World) -> bool {
-        self.counts_pods() && !self.counters.iter().all(|id| world.topology_counter(*id).is_zero())
-    }
-
-    /// The plugin's evaluator; marks the plugin as the current one at this extension point.
-    #[inline]
-    pub fn enter(&self, site: ExtensionPoint) -> &dyn PluginEvaluator {
-        guard::set_current_plugin(self.plugin, site);
-        &*self.evaluator
-    }
-}
-
 /// Two forms of class keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyForm {
     /// With the pods that counters count: those of one combination of keys.
     Counted,
-    /// As if they counted none: those of all combinations with equal [shared parts](Evaluator::shared_parts).
+    /// As if they counted none: those of all combinations with equal [indexed parts](EvaluatorPart::is_indexed).
     Shared,
 }
 
 /// The evaluators of a profile's plugins for one combination of keys.
 pub(crate) struct Evaluator {
     parts: Vec<EvaluatorPart>,
+    /// Number of plugins that were added.
+    n_added: usize,
+    /// What every decision asks of the parts, because looking at each of them takes longer.
+    summary: PartsSummary,
     /// Length of a class key.
     stride: usize,
     /// Class keys depend on the pods of a row that add to these counters.
@@ -140,6 +99,8 @@ impl Evaluator {
     pub fn new(profile: &Profile) -> Evaluator {
         Evaluator {
             parts: Vec::new(),
+            n_added: 0,
+            summary: PartsSummary::default(),
             stride: 0,
             class_counters: PodsRead::default(),
             shared_class_counters: PodsRead::default(),
@@ -149,7 +110,8 @@ impl Evaluator {
         }
     }
 
-    /// Adds what a plugin prepared, with the counters that it acquired for that; plugins are added in the order of the profile.
+    /// Adds what a plugin prepared, with the counters that it acquired for that; all plugins that filter or score are
+    /// added, in the order of the profile.
     pub fn add(
         &mut self,
         profile: &Profile,
@@ -158,6 +120,8 @@ impl Evaluator {
         prepared: Prepared,
         counters: &[TopologyCounterId],
     ) {
+        let position = self.n_added;
+        self.n_added += 1;
         match prepared {
             Prepared::Skip => {}
             Prepared::PerNode => self.per_node_plugins.push(plugin),
@@ -166,47 +130,32 @@ impl Evaluator {
                 self.set_rejected(PluginRejection { plugin: Some(name), rejection });
             }
             Prepared::Rejected(_) => {}
-            Prepared::Evaluator(evaluator) => self.add_part(plugin, evaluator, used, counters),
+            Prepared::Evaluator(evaluator) => {
+                self.add_part((position, plugin), evaluator, used, counters);
+            }
         }
     }
 
     fn add_part(
         &mut self,
-        plugin: usize,
+        plugin: (usize, usize),
         evaluator: Arc<dyn PluginEvaluator>,
         used: PluginUsage,
         counters: &[TopologyCounterId],
     ) {
-        guard::set_current_plugin(plugin, ExtensionPoint::Prepare);
-        let dependencies = evaluator.dependencies();
-        let key_len = if dependencies.class.is_some() { evaluator.class_key_len() } else { 0 };
-        let offset = self.stride;
-        self.stride += key_len;
-        let uncounted = evaluator.uncounted();
-        if dependencies.class == Some(RowDependency::Pods) {
-            let shared = uncounted.is_none().then_some(&mut self.shared_class_counters);
+        let part = EvaluatorPart::new(plugin, evaluator, used, counters, self.stride);
+        self.stride += part.key_len;
+        if part.dependencies.class == Some(RowDependency::Pods) {
+            let shared = part.uncounted.is_none().then_some(&mut self.shared_class_counters);
             for read in [&mut self.class_counters].into_iter().chain(shared) {
-                match dependencies.class_reads_counters_only {
+                match part.dependencies.class_reads_counters_only {
                     true => counters.iter().for_each(|id| read.add(*id)),
                     false => read.any = true,
                 }
             }
         }
-        let PluginUsage { filters, weight, .. } = used;
-        let filters_classes =
-            filters && key_len > 0 && evaluator.filter_scope() != FilterScope::Nothing;
-        self.parts.push(EvaluatorPart {
-            plugin,
-            evaluator,
-            dependencies,
-            uncounted,
-            filters,
-            filters_classes,
-            weight,
-            offset,
-            key_len,
-            counters: counters.into(),
-        });
+        self.summary.add(self.parts.len(), &part);
+        self.parts.push(part);
     }
 
     /// As in PreFilter: the first unresolvable rejection counts, otherwise the last rejection.
@@ -240,16 +189,19 @@ impl Evaluator {
 
     /// Whether results depend on more of a pod than its keys ([`PluginEvaluator::accepts_pod`]).
     pub fn depends_on_pod(&self) -> bool {
-        self.parts.iter().any(|part| part.filters && part.dependencies.pod)
+        self.summary.depends_on_pod
     }
 
     /// Whether no plugin rejects this pod on all nodes. The evaluators are those of its keys.
     pub fn accepts_pod(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> bool {
+        if !self.summary.depends_on_pod {
+            return true;
+        }
         let mut parts = self.parts.iter().filter(|part| part.filters && part.dependencies.pod);
         parts.all(|part| part.enter(ExtensionPoint::PreFilter).accepts_pod(cx, pod))
     }
 
-    /// The plugins whose Filter may reject nodes, if none of them looks at more than the key, one node and its pods, and PreFilter neither
+    /// The positions of the plugins whose Filter may reject nodes, if none of them looks at more than the key, one node and its pods, and PreFilter neither
     /// rejects pods nor excludes nodes.
     pub fn node_filters(&self) -> Option<Vec<usize>> {
         if !self.per_node_plugins.is_empty()
@@ -259,22 +211,20 @@ impl Evaluator {
         {
             return None;
         }
-        let mut plugins = Vec::new();
+        let mut positions = Vec::new();
         for part in self.parts.iter().filter(|part| part.filters) {
             match part.enter(ExtensionPoint::Prepare).filter_scope() {
                 FilterScope::Nothing => {}
-                FilterScope::Node => plugins.push(part.plugin),
+                FilterScope::Node => positions.push(part.position),
                 FilterScope::Cluster => return None,
             }
         }
-        Some(plugins)
+        Some(positions)
     }
 
     /// Whether PreFilter excludes nodes for these pods.
     pub fn pre_filter_excludes_nodes(&self) -> bool {
-        self.parts
-            .iter()
-            .any(|part| part.filters && part.enter(ExtensionPoint::Prepare).narrows_nodes())
+        self.summary.excludes_nodes
     }
 
     /// Length of a class key.
@@ -347,9 +297,9 @@ impl Evaluator {
         })
     }
 
-    /// Whether class keys contain something of this plugin.
-    pub fn has_class_key_of(&self, plugin: usize) -> bool {
-        self.parts.iter().any(|part| part.plugin == plugin && part.key_len > 0)
+    /// What plugins prepared, in the order of the profile.
+    pub fn parts(&self) -> &[EvaluatorPart] {
+        &self.parts
     }
 
     /// What a plugin prepared that may reject nodes; by index in the profile.
@@ -360,13 +310,13 @@ impl Evaluator {
     /// The plugins whose row-local filter has this dependency.
     pub fn row_filters(&self, which: RowDependency) -> impl Iterator<Item = &EvaluatorPart> {
         let parts = self.parts.iter();
-        parts.filter(move |part| part.filters && part.dependencies.filter == Some(which))
+        parts.filter(move |part| part.filters_rows(which))
     }
 
     /// The plugins whose row-local score has this dependency.
     pub fn row_scores(&self, which: RowDependency) -> impl Iterator<Item = &EvaluatorPart> {
         let parts = self.parts.iter();
-        parts.filter(move |part| part.weight != 0 && part.dependencies.score == Some(which))
+        parts.filter(move |part| part.scores_rows(which))
     }
 
     /// Whether the class key of a row may be another one after a change of its pods that changed these counters. A key that depends on
@@ -388,7 +338,7 @@ impl Evaluator {
 
     /// Whether class keys differ from the shared ones where counters count a row's pods.
     pub fn counts_pods(&self) -> bool {
-        self.parts.iter().any(EvaluatorPart::counts_pods)
+        self.summary.counts_pods
     }
 
     /// Computes the class key of a row.
@@ -450,26 +400,16 @@ impl Evaluator {
         }
     }
 
-    /// The plugins that a shared index of rows depends on, each with what its results depend on if not on its whole key.
-    pub fn shared_parts(&self) -> impl Iterator<Item = (usize, Option<&EvaluatorKey>)> {
-        self.parts.iter().filter_map(|part| {
-            let ResultDependencies { filter, score, class, .. } = part.dependencies;
-            let is_row_local =
-                filter.is_some() && part.filters || score.is_some() && part.weight != 0;
-            (is_row_local || class.is_some()).then_some((part.plugin, part.uncounted.as_ref()))
-        })
-    }
-
     /// Whether a plugin may reject classes.
     pub fn filters_classes(&self) -> bool {
-        self.parts.iter().any(|part| part.filters_classes)
+        !self.summary.class_filters.is_empty()
     }
 
     /// Computes which classes are feasible.
     pub fn filter_classes(&self, cx: EvaluatorCx<'_>, table: &mut ClassTable) {
         table.feasible.clear();
         table.feasible.extend(table.rows.iter().map(|rows| *rows > 0));
-        for part in self.parts.iter().filter(|part| part.filters_classes) {
+        for part in self.summary.class_filters.iter().map(|at| &self.parts[*at]) {
             for (class, feasible) in table.feasible.iter_mut().enumerate() {
                 if *feasible {
                     let start = class * self.stride + part.offset;
@@ -488,9 +428,7 @@ impl Evaluator {
     ) -> Result<(), ScoreOutOfRange> {
         table.offsets.clear();
         table.offsets.resize(table.rows.len(), self.base);
-        for part in
-            self.parts.iter().filter(|part| part.weight != 0 && part.evaluator.has_class_scores())
-        {
+        for part in self.summary.class_scores.iter().map(|at| &self.parts[*at]) {
             self.score_part_classes(part, cx, table)?;
             // Those of other classes are 0.
             for (offset, score) in table.offsets.iter_mut().zip(&table.scratch) {
@@ -538,7 +476,7 @@ impl Evaluator {
             if part.dependencies.score.is_some() {
                 part.enter(ExtensionPoint::Score).score_rows(cx, set, part.weight, &mut scores)?;
             }
-            if part.evaluator.has_class_scores() {
+            if part.enter(ExtensionPoint::Score).has_class_scores() {
                 self.score_part_classes(part, cx, table)?;
                 for (at, score) in scores.iter_mut().enumerate().filter(|(at, _)| set[*at] != 0) {
                     let class = class_of.get(at).copied().unwrap_or(0) as usize;
@@ -556,35 +494,4 @@ pub(crate) struct RowScores {
     /// Index in the profile.
     pub plugin: usize,
     pub scores: Vec<i64>,
-}
-
-/// What a profile uses of a plugin.
-#[derive(Clone, Copy)]
-pub(crate) struct PluginUsage {
-    filters: bool,
-    weight: i64,
-    /// Whether PreFilter and PreScore are enabled exactly where the plugin implements them and Filter or Score are enabled;
-    /// otherwise the incremental form would give different results.
-    pub whole: bool,
-}
-
-impl PluginUsage {
-    /// The plugins that filter or score in this profile, by index.
-    pub fn of_profile(profile: &Profile) -> impl Iterator<Item = (usize, PluginUsage)> {
-        let all = (0..profile.plugins.len()).map(|index| (index, PluginUsage::new(profile, index)));
-        all.filter(|(_, used)| used.filters || used.weight != 0)
-    }
-
-    fn new(profile: &Profile, index: usize) -> PluginUsage {
-        let pre_filters = profile.pre_filter.iter().any(|member| member.plugin == index);
-        let filters = profile.filter.iter().any(|member| member.plugin == index);
-        let pre_scores = profile.pre_score.iter().any(|member| member.plugin == index);
-        let weight =
-            profile.score.iter().find(|m| m.plugin == index).map_or(0, |member| member.weight);
-        let plugin = &profile.plugins[index];
-        let whole = (pre_filters == plugin.has_pre_filter)
-            && (filters == plugin.has_filter)
-            && (pre_scores == plugin.has_pre_score || weight == 0 && !pre_scores);
-        PluginUsage { filters: filters || pre_filters, weight, whole }
-    }
 }

@@ -87,7 +87,7 @@ impl NodeRows {
         }
         let depends_on_node_set = || {
             let mut filters = evaluator.row_filters(RowDependency::Node);
-            filters.any(|part| part.dependencies().node_set)
+            filters.any(|part| part.dependencies.node_set)
         };
         for change in changes {
             match *change {

@@ -7,7 +7,8 @@ use loadmaster_framework::incremental::{RowDependency, ScoreOutOfRange, check_sc
 use loadmaster_framework::world::WorldChange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
 
-use super::incremental::{Evaluator, EvaluatorPart};
+use super::evaluator_part::EvaluatorPart;
+use super::incremental::Evaluator;
 use crate::guard::ExtensionPoint;
 
 /// All rows are computed at once if there is more than one change per this many rows: the vector loops are about as many times faster

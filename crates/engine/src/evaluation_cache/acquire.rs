@@ -4,6 +4,7 @@ use loadmaster_framework::World;
 use loadmaster_framework::incremental::{EvaluatorKey, RowDependency};
 
 use super::{EvaluationCache, KeyId, UNCOUNTED_MAX};
+use crate::evaluate::evaluator_part::EvaluatorPart;
 use crate::evaluate::incremental::Evaluator;
 use crate::evaluate::node_rows::NodeRows;
 use crate::evaluate::row_classes::RowClasses;
@@ -13,27 +14,22 @@ use crate::score_index::SharedRowIndex;
 impl EvaluationCache {
     /// The rows that pass a combination's filters of the node object.
     pub(super) fn acquire_node_rows(&mut self, evaluator: &Evaluator, keys: &[KeyId]) -> usize {
-        let filters = |plugin: usize| {
-            evaluator.row_filters(RowDependency::Node).any(|part| part.plugin == plugin)
-        };
-        let keys = self.keys_of(keys, filters);
+        let keys = keys_of(evaluator, keys, |part| part.filters_rows(RowDependency::Node));
         self.node_rows.acquire(keys, NodeRows::default)
     }
 
     /// The row results of a combination.
     pub(super) fn acquire_row_results(&mut self, evaluator: &Evaluator, keys: &[KeyId]) -> usize {
-        let reads_pods = |plugin: usize| {
-            let mut filters = evaluator.row_filters(RowDependency::Pods);
-            let mut scores = evaluator.row_scores(RowDependency::Pods);
-            filters.any(|part| part.plugin == plugin) || scores.any(|part| part.plugin == plugin)
+        let reads_pods = |part: &EvaluatorPart| {
+            part.filters_rows(RowDependency::Pods) || part.scores_rows(RowDependency::Pods)
         };
-        let keys = self.keys_of(keys, reads_pods);
+        let keys = keys_of(evaluator, keys, reads_pods);
         self.row_results.acquire(keys, || RowResults::new(evaluator))
     }
 
     /// The classes of rows of a combination.
     pub(super) fn acquire_row_classes(&mut self, evaluator: &Evaluator, keys: &[KeyId]) -> usize {
-        let keys = self.keys_of(keys, |plugin| evaluator.has_class_key_of(plugin));
+        let keys = keys_of(evaluator, keys, |part| part.key_len > 0);
         self.row_classes.acquire(keys, RowClasses::default)
     }
 
@@ -50,11 +46,11 @@ impl EvaluationCache {
             self.uncounted_since = valid_since;
         }
         let mut shared = Vec::with_capacity(keys.len());
-        for (plugin, uncounted) in evaluator.shared_parts() {
-            match uncounted {
-                Some(uncounted) => shared.push(self.uncounted_id(plugin, uncounted)),
-                None => shared.extend(self.keys_of(keys, |it| it == plugin)),
-            }
+        for part in evaluator.parts().iter().filter(|part| part.is_indexed()) {
+            shared.push(match &part.uncounted {
+                Some(uncounted) => self.uncounted_id(part.plugin, uncounted),
+                None => keys[part.position],
+            });
         }
         self.row_indexes.acquire(shared.into(), SharedRowIndex::default)
     }
@@ -68,4 +64,14 @@ impl EvaluationCache {
         self.uncounted.insert(key, id);
         id
     }
+}
+
+/// The keys of the plugins with these parts.
+fn keys_of(
+    evaluator: &Evaluator,
+    keys: &[KeyId],
+    is_wanted: impl Fn(&EvaluatorPart) -> bool,
+) -> Box<[KeyId]> {
+    let parts = evaluator.parts().iter().filter(|part| is_wanted(part));
+    parts.map(|part| keys[part.position]).collect()
 }

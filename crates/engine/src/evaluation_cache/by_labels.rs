@@ -12,7 +12,7 @@ use loadmaster_stdx::Map;
 use smallvec::SmallVec;
 
 use crate::combination_id::CombinationId;
-use crate::evaluate::incremental::PluginUsage;
+use crate::evaluate::evaluator_part::PluginUsage;
 use crate::guard::{self, ExtensionPoint};
 use crate::profile::Profile;
 

@@ -28,7 +28,7 @@ struct ClassChange {
 ///
 /// Pods of many Services differ only in which pods their spread constraints count. Each has classes of its own, but on most nodes there is
 /// no such pod: these have the same class and score for all of them. All evaluators that are passed to an index have equal
-/// [shared parts](Evaluator::shared_parts). An index of a single combination has its classes: most nodes may have pods that it counts.
+/// [indexed parts](crate::evaluate::evaluator_part::EvaluatorPart::is_indexed). An index of a single combination has its classes: most nodes may have pods that it counts.
 pub(crate) struct RowIndex {
     /// `Counted` if it is that of a single combination.
     pub(super) key_form: KeyForm,
