@@ -110,8 +110,8 @@ impl Evaluator {
         }
     }
 
-    /// Adds what a plugin prepared, with the counters that it acquired for that; all plugins that filter or score are
-    /// added, in the order of the profile.
+    /// Adds what a plugin prepared, with the counters that it acquired for that; all plugins that filter or score are added, in the order of
+    /// the profile.
     pub fn add(
         &mut self,
         profile: &Profile,
@@ -201,8 +201,8 @@ impl Evaluator {
         parts.all(|part| part.enter(ExtensionPoint::PreFilter).accepts_pod(cx, pod))
     }
 
-    /// The positions of the plugins whose Filter may reject nodes, if none of them looks at more than the key, one node and its pods, and PreFilter neither
-    /// rejects pods nor excludes nodes.
+    /// The positions of the plugins whose Filter may reject nodes, if none of them looks at more than the key, one node and its pods, and
+    /// PreFilter neither rejects pods nor excludes nodes.
     pub fn node_filters(&self) -> Option<Vec<usize>> {
         if !self.per_node_plugins.is_empty()
             || self.rejected.is_some()
