@@ -5,6 +5,7 @@ pub mod duration;
 pub mod erased;
 pub mod error_chain;
 pub mod float;
+pub mod free_port;
 pub mod hash;
 pub mod json;
 pub mod rng;
@@ -13,6 +14,7 @@ pub mod suggestion;
 
 pub use erased::{Erased, ErasedSeed, decode_erased, decode_with};
 pub use error_chain::ErrorChain;
+pub use free_port::free_port;
 pub use hash::{HashSeed, Map, Set};
 pub use rng::Rng;
 pub use sort::{CollectByInsertion, SortCompactly};

@@ -2,15 +2,13 @@
 
 #![expect(clippy::disallowed_types, reason = "waiting for a process needs a clock")]
 
-use std::net::TcpListener;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use http::Method;
+pub use loadmaster_stdx::free_port;
 
 use super::api_client::ApiClient;
 use super::credentials::{Credentials, UserIdentity};
@@ -270,24 +268,4 @@ fn apiserver_command(credentials: &Credentials, etcd_url: &str, port: u16) -> Re
         command.arg(format!("--{flag}={}", credentials.path(file).display()));
     }
     Ok(command)
-}
-
-/// The ports that servers get. They are below those that Linux gives to outgoing connections (from 32768 on): a connection of a program that is
-/// still running would take one of those before its server starts.
-const SERVER_PORTS: Range<u16> = 12_000..32_000;
-
-/// A free port on loopback, another one for each call.
-pub fn free_port() -> Result<u16> {
-    static N_TRIED: AtomicU32 = AtomicU32::new(0);
-    let n_ports = u32::from(SERVER_PORTS.end - SERVER_PORTS.start);
-    // Processes that run at the same time start at different ports.
-    let first = std::process::id().wrapping_mul(97);
-    for _ in SERVER_PORTS {
-        let nth = first.wrapping_add(N_TRIED.fetch_add(1, Ordering::Relaxed));
-        let port = SERVER_PORTS.start + u16::try_from(nth % n_ports)?;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    bail!("none of the ports {SERVER_PORTS:?} is free");
 }

@@ -3,7 +3,6 @@
 #![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "it waits for processes")]
 
 use std::io::Write;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,18 +13,9 @@ use loadmaster_client::{ApiClient, Cluster, ClusterOptions, Method, Request};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-/// A free port on loopback for a server that takes no listener, another one for each call. It is below the ports that Linux gives to outgoing
-/// connections (from 32768 on): one of these could be taken by a connection before the server starts.
+/// A free port on loopback for a server that takes no listener, another one for each call.
 pub fn free_port() -> u16 {
-    static N_TRIED: AtomicU32 = AtomicU32::new(0);
-    let first = std::process::id().wrapping_mul(97);
-    let offsets = std::iter::repeat_with(|| N_TRIED.fetch_add(1, Ordering::Relaxed));
-    let mut ports = offsets.take(20_000).map(|nth| 12_000 + (first.wrapping_add(nth) % 20_000));
-    let port = ports.find_map(|port| {
-        let port = u16::try_from(port).ok()?;
-        TcpListener::bind(("127.0.0.1", port)).is_ok().then_some(port)
-    });
-    port.expect("a free port")
+    loadmaster_stdx::free_port().unwrap()
 }
 
 /// A folder for one test, removed at the end.
