@@ -93,9 +93,18 @@ pub(crate) struct FullScanCache<'a> {
 }
 
 impl CachedEvaluation {
-    fn is_valid(&self, cx: EvaluatorCx<'_>) -> bool {
-        self.prepared_at >= cx.world.evaluators_valid_since()
-            && (self.not_stale_at == Some(cx.staleness_version()) || !self.evaluator.is_stale(cx))
+    fn is_valid(&mut self, cx: EvaluatorCx<'_>) -> bool {
+        if self.prepared_at < cx.world.evaluators_valid_since() {
+            return false;
+        }
+        let version = cx.staleness_version();
+        if self.not_stale_at != Some(version) {
+            if self.evaluator.is_stale(cx) {
+                return false;
+            }
+            self.not_stale_at = Some(version);
+        }
+        true
     }
 }
 
@@ -119,7 +128,7 @@ fn has_keys_of_template(world: &World, pod: &PodInfo) -> bool {
 /// The cached evaluations of one profile.
 pub(crate) struct EvaluationCache {
     /// The plugins that filter or score in the profile, by index in it.
-    usages: Box<[(usize, PluginUsage)]>,
+    usages: Box<[PluginUsage]>,
     by_template: ByTemplate,
     by_labels: ByLabels,
     /// The keys that depend only on the spec of pods, by position in `usages`. They may be keys that do not exist any more.
@@ -185,12 +194,16 @@ impl EvaluationCache {
     }
 
     /// What decides by which nodes a pod whose evaluation was just looked up is rejected, if no Filter plugin looks at more than one node.
-    pub fn node_filter_keys(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<NodeFilterKeys> {
+    pub fn node_filter_keys(
+        &mut self,
+        cx: EvaluatorCx<'_>,
+        pod: &PodInfo,
+    ) -> Option<NodeFilterKeys> {
         let (version, id) = self.by_template.get(pod.template.id)?;
         let is_current = version == cx.world.key_version(&pod.template.namespace)
             && has_keys_of_template(cx.world, pod);
-        let cached = self.cached.get(&id).filter(|cached| is_current && cached.is_valid(cx))?;
-        cached.node_filter_keys.clone()
+        let cached = self.cached.get_mut(&id).filter(|_| is_current)?;
+        cached.is_valid(cx).then(|| cached.node_filter_keys.clone())?
     }
 
     /// The score index of a combination, if there is one.
@@ -270,7 +283,6 @@ impl EvaluationCache {
             && let Some(cached) = self.cached.get_mut(&id)
             && cached.is_valid(EvaluatorCx { world, states })
         {
-            cached.not_stale_at = Some(EvaluatorCx { world, states }.staleness_version());
             if known_version != Some(version) {
                 self.by_template.insert(pod.template.id, version, id);
             }
@@ -345,9 +357,9 @@ impl EvaluationCache {
     }
 
     /// The cached combination of these keys, if it is up to date.
-    fn valid_combination(&self, cx: EvaluatorCx<'_>, keys: &[KeyId]) -> Option<CombinationId> {
+    fn valid_combination(&mut self, cx: EvaluatorCx<'_>, keys: &[KeyId]) -> Option<CombinationId> {
         let id = self.combinations.get(keys).copied()?;
-        self.cached.get(&id).is_some_and(|cached| cached.is_valid(cx)).then_some(id)
+        self.cached.get_mut(&id)?.is_valid(cx).then_some(id)
     }
 
     /// Caches the combination of these keys, in place of one that is not valid any more.
@@ -361,11 +373,11 @@ impl EvaluationCache {
             self.forget(id, world);
         }
         let mut evaluator = Evaluator::new(profile);
-        for ((plugin, usage), key) in self.usages.iter().zip(&keys) {
+        for (usage, key) in self.usages.iter().zip(&keys) {
             let known = self.prepared.get(key);
             let result = known.map_or(Prepared::PerNode, |known| known.result.clone());
             let counters = known.map_or(&[][..], |known| &known.counters);
-            evaluator.add(profile, *plugin, *usage, result, counters);
+            evaluator.add(profile, *usage, result, counters);
         }
         let mut prepared_at = world.next_change_seq();
         for key in &keys {
@@ -413,9 +425,8 @@ impl EvaluationCache {
         pod: &PodInfo,
         at: usize,
     ) -> Result<(KeyId, bool), Failure> {
-        let (plugin, usage) = self.usages[at];
-        let Some(incremental) =
-            profile.plugins[plugin].incremental.as_ref().filter(|_| usage.whole)
+        let PluginUsage { plugin, whole, .. } = self.usages[at];
+        let Some(incremental) = profile.plugins[plugin].incremental.as_ref().filter(|_| whole)
         else {
             return Ok((KeyId::PER_NODE, true));
         };

@@ -404,7 +404,11 @@ impl Scheduler {
 
     /// What decides by which nodes this pod, which has just been found to fit nowhere, is rejected, if no Filter plugin looks at more than
     /// one node.
-    pub(crate) fn node_filter_keys(&self, world: &World, pod: &PodInfo) -> Option<NodeFilterKeys> {
+    pub(crate) fn node_filter_keys(
+        &mut self,
+        world: &World,
+        pod: &PodInfo,
+    ) -> Option<NodeFilterKeys> {
         let keys = self.cache.node_filter_keys(EvaluatorCx { world, states: &self.states }, pod);
         keys.filter(|_| self.profile.reuses_results)
     }

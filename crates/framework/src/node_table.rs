@@ -245,7 +245,6 @@ impl NodeTable {
         self.images.get(name)
     }
 
-    #[inline]
     /// While it is the same, nothing has changed but the pods on nodes and what is summed over them.
     pub fn version(&self) -> NodesVersion {
         NodesVersion {
@@ -255,6 +254,7 @@ impl NodeTable {
         }
     }
 
+    #[inline]
     pub(crate) fn entry(&self, row: NodeRow) -> Option<&Entry> {
         self.entries.get(row.index())?.as_ref()
     }

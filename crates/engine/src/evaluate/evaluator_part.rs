@@ -17,7 +17,7 @@ use crate::profile::Profile;
 pub(crate) struct EvaluatorPart {
     /// Index in the profile.
     pub plugin: usize,
-    /// Position among the plugins that filter or score in the profile.
+    /// [`PluginUsage::position`].
     pub position: usize,
     evaluator: Arc<dyn PluginEvaluator>,
     pub dependencies: ResultDependencies,
@@ -36,18 +36,17 @@ pub(crate) struct EvaluatorPart {
 impl EvaluatorPart {
     /// The part of a plugin whose class keys begin at `offset`.
     pub fn new(
-        (position, plugin): (usize, usize),
-        evaluator: Arc<dyn PluginEvaluator>,
         used: PluginUsage,
+        evaluator: Arc<dyn PluginEvaluator>,
         counters: &[TopologyCounterId],
         offset: usize,
     ) -> EvaluatorPart {
+        let PluginUsage { plugin, position, filters, weight, .. } = used;
         guard::set_current_plugin(plugin, ExtensionPoint::Prepare);
         let dependencies = evaluator.dependencies();
         let key_len = if dependencies.class.is_some() { evaluator.class_key_len() } else { 0 };
         let uncounted = evaluator.uncounted();
         let counters = counters.into();
-        let PluginUsage { filters, weight, .. } = used;
         EvaluatorPart {
             plugin,
             position,
@@ -99,6 +98,10 @@ impl EvaluatorPart {
 /// What a profile uses of a plugin.
 #[derive(Clone, Copy)]
 pub(crate) struct PluginUsage {
+    /// Index in the profile.
+    pub plugin: usize,
+    /// Position among the plugins that filter or score in the profile: that of the plugin's key in a combination.
+    pub position: usize,
     pub filters: bool,
     pub weight: i64,
     /// Whether PreFilter and PreScore are enabled exactly where the plugin implements them and Filter or Score are enabled;
@@ -108,9 +111,10 @@ pub(crate) struct PluginUsage {
 
 impl PluginUsage {
     /// The plugins that filter or score in this profile, by index.
-    pub fn of_profile(profile: &Profile) -> impl Iterator<Item = (usize, PluginUsage)> {
-        let all = (0..profile.plugins.len()).map(|index| (index, PluginUsage::new(profile, index)));
-        all.filter(|(_, used)| used.filters || used.weight != 0)
+    pub fn of_profile(profile: &Profile) -> impl Iterator<Item = PluginUsage> {
+        let all = (0..profile.plugins.len()).map(|index| PluginUsage::new(profile, index));
+        let used = all.filter(|used| used.filters || used.weight != 0);
+        used.enumerate().map(|(position, used)| PluginUsage { position, ..used })
     }
 
     fn new(profile: &Profile, index: usize) -> PluginUsage {
@@ -123,7 +127,8 @@ impl PluginUsage {
         let whole = (pre_filters == plugin.has_pre_filter)
             && (filters == plugin.has_filter)
             && (pre_scores == plugin.has_pre_score || weight == 0 && !pre_scores);
-        PluginUsage { filters: filters || pre_filters, weight, whole }
+        let filters = filters || pre_filters;
+        PluginUsage { plugin: index, position: 0, filters, weight, whole }
     }
 }
 

@@ -52,8 +52,6 @@ pub(crate) enum KeyForm {
 /// The evaluators of a profile's plugins for one combination of keys.
 pub(crate) struct Evaluator {
     parts: Vec<EvaluatorPart>,
-    /// Number of plugins that were added.
-    n_added: usize,
     /// What every decision asks of the parts, because looking at each of them takes longer.
     summary: PartsSummary,
     /// Length of a class key.
@@ -99,7 +97,6 @@ impl Evaluator {
     pub fn new(profile: &Profile) -> Evaluator {
         Evaluator {
             parts: Vec::new(),
-            n_added: 0,
             summary: PartsSummary::default(),
             stride: 0,
             class_counters: PodsRead::default(),
@@ -110,40 +107,33 @@ impl Evaluator {
         }
     }
 
-    /// Adds what a plugin prepared, with the counters that it acquired for that; all plugins that filter or score are added, in the order of
-    /// the profile.
+    /// Adds what a plugin prepared, with the counters that it acquired for that; plugins are added in the order of the profile.
     pub fn add(
         &mut self,
         profile: &Profile,
-        plugin: usize,
         used: PluginUsage,
         prepared: Prepared,
         counters: &[TopologyCounterId],
     ) {
-        let position = self.n_added;
-        self.n_added += 1;
         match prepared {
             Prepared::Skip => {}
-            Prepared::PerNode => self.per_node_plugins.push(plugin),
+            Prepared::PerNode => self.per_node_plugins.push(used.plugin),
             Prepared::Rejected(rejection) if used.filters => {
-                let name = profile.plugins[plugin].name;
+                let name = profile.plugins[used.plugin].name;
                 self.set_rejected(PluginRejection { plugin: Some(name), rejection });
             }
             Prepared::Rejected(_) => {}
-            Prepared::Evaluator(evaluator) => {
-                self.add_part((position, plugin), evaluator, used, counters);
-            }
+            Prepared::Evaluator(evaluator) => self.add_part(used, evaluator, counters),
         }
     }
 
     fn add_part(
         &mut self,
-        plugin: (usize, usize),
-        evaluator: Arc<dyn PluginEvaluator>,
         used: PluginUsage,
+        evaluator: Arc<dyn PluginEvaluator>,
         counters: &[TopologyCounterId],
     ) {
-        let part = EvaluatorPart::new(plugin, evaluator, used, counters, self.stride);
+        let part = EvaluatorPart::new(used, evaluator, counters, self.stride);
         self.stride += part.key_len;
         if part.dependencies.class == Some(RowDependency::Pods) {
             let shared = part.uncounted.is_none().then_some(&mut self.shared_class_counters);

@@ -122,14 +122,14 @@ impl ByLabels {
 
 /// The keys of the labels that the keys of pods that differ from this one only in labels depend on; `None` if on any label.
 pub(super) fn label_keys(
-    usages: &[(usize, PluginUsage)],
+    usages: &[PluginUsage],
     profile: &Profile,
     cx: EvaluatorCx<'_>,
     pod: &PodInfo,
 ) -> Result<Option<Vec<Str>>, Failure> {
     let of_plugins = guard::catch_plugin_panic(|| {
         let mut all = BTreeSet::new();
-        for (plugin, _) in usages.iter().filter(|(_, usage)| usage.whole) {
+        for PluginUsage { plugin, .. } in usages.iter().filter(|usage| usage.whole) {
             let Some(incremental) = profile.plugins[*plugin].incremental.as_ref() else { continue };
             guard::set_current_plugin(*plugin, ExtensionPoint::Prepare);
             all.extend(incremental.any_label_keys(cx, pod)?);
