@@ -133,6 +133,5 @@ fn nth_stateful_pod(first: &Pod, ordinal: u64) -> Pod {
     pod.metadata.labels = labels
         .with("apps.kubernetes.io/pod-index", Str::new(&ordinal))
         .with("statefulset.kubernetes.io/pod-name", Str::new(&format!("db-{ordinal}")));
-    pod.spec.volumes[0].name = Str::new(&format!("kube-api-access-{ordinal}"));
     pod
 }

@@ -11,6 +11,7 @@ pub mod interned_str;
 pub mod meta;
 pub mod node;
 pub mod pod;
+pub mod pod_spec;
 pub mod proto;
 pub mod quantity;
 pub mod quota;
@@ -29,8 +30,9 @@ pub use meta::{Labels, ObjectMeta, OptionalTimestamp, OwnerReference, Timestamp}
 pub use node::{ContainerImage, Node, NodeSpec, NodeStatus, Taint};
 pub use pod::{
     Affinity, Container, ContainerPort, ContainerResources, Pod, PodAffinity, PodAffinityTerm,
-    PodSpec, PodStatus, Toleration, TopologySpreadConstraint, Volume, WeightedPodAffinityTerm,
+    PodStatus, Toleration, TopologySpreadConstraint, Volume, WeightedPodAffinityTerm,
 };
+pub use pod_spec::{InternedPodSpec, PodSpec, SharedPodSpec};
 pub use quantity::Quantity;
 pub use raw_object::{Encoding, RawObject};
 pub use selector::{LabelSelector, NodeSelector, NodeSelectorTerm, Selector};

@@ -9,7 +9,8 @@ use crate::disk_source::{DiskSource, struct_with_disk_fields};
 use crate::extra_fields::ExtraFields;
 use crate::go_json::{list, nullable, object, objects, optional_object};
 use crate::interned_str::Str;
-use crate::meta::{Labels, ObjectMeta, Timestamp};
+use crate::meta::{ObjectMeta, Timestamp};
+use crate::pod_spec::PodSpec;
 use crate::selector::{LabelSelector, NodeSelector, NodeSelectorTerm};
 
 /// A group of containers that is placed as one.
@@ -32,47 +33,6 @@ impl Pod {
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.metadata.namespace, self.metadata.name)
     }
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct PodSpec {
-    #[serde(deserialize_with = "nullable")]
-    pub node_name: Str,
-    #[serde(deserialize_with = "nullable")]
-    pub scheduler_name: Str,
-    pub priority: Option<i32>,
-    #[serde(deserialize_with = "nullable")]
-    pub priority_class_name: Str,
-    /// `PreemptLowerPriority` when absent.
-    pub preemption_policy: Option<Str>,
-    #[serde(deserialize_with = "nullable")]
-    pub node_selector: Labels,
-    #[serde(deserialize_with = "optional_object")]
-    pub affinity: Option<Box<Affinity>>,
-    #[serde(deserialize_with = "objects")]
-    pub tolerations: Vec<Toleration>,
-    #[serde(deserialize_with = "objects")]
-    pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
-    #[serde(deserialize_with = "objects")]
-    pub init_containers: Vec<Container>,
-    #[serde(deserialize_with = "objects")]
-    pub containers: Vec<Container>,
-    #[serde(deserialize_with = "nullable")]
-    pub overhead: ResourceList,
-    /// Requests of the pod as a whole.
-    #[serde(deserialize_with = "optional_object")]
-    pub resources: Option<ContainerResources>,
-    #[serde(deserialize_with = "objects")]
-    pub scheduling_gates: Vec<NamedItem>,
-    #[serde(deserialize_with = "objects")]
-    pub volumes: Vec<Volume>,
-    #[serde(deserialize_with = "objects")]
-    pub resource_claims: Vec<NamedItem>,
-    #[serde(deserialize_with = "nullable")]
-    pub host_network: bool,
-    /// `false` gives the pod a user namespace of its own.
-    pub host_users: Option<bool>,
 }
 
 /// An entry of which only the name matters here.
@@ -156,6 +116,17 @@ struct_with_disk_fields! {
         ephemeral: Option<EphemeralSource>,
         #[serde(deserialize_with = "optional_object")]
         image: Option<ImageSource>,
+    }
+}
+
+impl Volume {
+    /// Whether it decides where a pod can go.
+    pub(crate) fn is_read(&self) -> bool {
+        let Volume { name: _, persistent_volume_claim, ephemeral, image, disk } = self;
+        persistent_volume_claim.is_some()
+            || ephemeral.is_some()
+            || image.is_some()
+            || disk.is_some()
     }
 }
 

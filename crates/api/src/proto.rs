@@ -9,6 +9,7 @@
 mod convert;
 mod list_items;
 mod messages;
+mod pod_message;
 mod text_messages;
 mod watch_frames;
 mod wire;
@@ -243,9 +244,9 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Implements [`ProtoKind`]: the message it is decoded as, and how that becomes the lean type.
+/// Implements [`ProtoKind`], with a function that decodes the message.
 macro_rules! kinds {
-    ($($api_version:literal $kind:ident: $message:ident, $convert:expr;)*) => {$(
+    ($($api_version:literal $kind:ident: $decode:expr;)*) => {$(
         impl sealed::Sealed for $kind {}
 
         impl ProtoKind for $kind {
@@ -253,11 +254,8 @@ macro_rules! kinds {
             const KIND: &'static str = stringify!($kind);
 
             fn from_message(raw: &[u8]) -> Result<$kind, ProtoError> {
-                let convert: fn(messages::$message) -> Result<$kind, ProtoError> = $convert;
-                match messages::$message::decode(raw) {
-                    Ok(message) => convert(message),
-                    Err(source) => Err(ProtoError::Message { kind: Self::KIND, source }),
-                }
+                let decode: fn(&[u8]) -> Result<$kind, ProtoError> = $decode;
+                decode(raw)
             }
 
             fn from_json(text: &[u8]) -> serde_json::Result<$kind> {
@@ -268,31 +266,46 @@ macro_rules! kinds {
 }
 
 kinds! {
-    "v1" Node: Node, convert::node;
-    "v1" Pod: Pod, convert::pod;
-    "v1" Namespace: Namespace, |given| Ok(Namespace { metadata: convert::metadata(given.metadata)? });
-    "v1" Service: ObjectWithMapSelector, |given| Ok(Service {
+    "v1" Node: |raw| from_message(raw, convert::node);
+    "v1" Pod: pod_message::decode;
+    "v1" Namespace: |raw| from_message(raw, |given: messages::Namespace| {
+        Ok(Namespace { metadata: convert::metadata(given.metadata)? })
+    });
+    "v1" Service: |raw| from_message(raw, |given: messages::ObjectWithMapSelector| Ok(Service {
         metadata: convert::metadata(given.metadata)?,
         spec: convert::map_selector(given.spec),
-    });
-    "v1" ReplicationController: ObjectWithMapSelector, |given| Ok(ReplicationController {
-        metadata: convert::metadata(given.metadata)?,
-        spec: convert::map_selector(given.spec),
-    });
-    "apps/v1" ReplicaSet: WorkloadWithReplicas, |given| Ok(ReplicaSet {
-        metadata: convert::metadata(given.metadata)?,
-        spec: convert::replicas_spec(given.spec)?,
-    });
-    "apps/v1" StatefulSet: WorkloadWithReplicas, |given| Ok(StatefulSet {
+    }));
+    "v1" ReplicationController: |raw| {
+        from_message(raw, |given: messages::ObjectWithMapSelector| Ok(ReplicationController {
+            metadata: convert::metadata(given.metadata)?,
+            spec: convert::map_selector(given.spec),
+        }))
+    };
+    "apps/v1" ReplicaSet: |raw| from_message(raw, |given: messages::WorkloadWithReplicas| Ok(ReplicaSet {
         metadata: convert::metadata(given.metadata)?,
         spec: convert::replicas_spec(given.spec)?,
-    });
-    "apps/v1" Deployment: WorkloadWithReplicas, |given| Ok(Deployment {
+    }));
+    "apps/v1" StatefulSet: |raw| from_message(raw, |given: messages::WorkloadWithReplicas| Ok(StatefulSet {
         metadata: convert::metadata(given.metadata)?,
         spec: convert::replicas_spec(given.spec)?,
-    });
-    "policy/v1" PodDisruptionBudget: PodDisruptionBudget, convert::disruption_budget;
-    "scheduling.k8s.io/v1" PriorityClass: PriorityClass, convert::priority_class;
+    }));
+    "apps/v1" Deployment: |raw| from_message(raw, |given: messages::WorkloadWithReplicas| Ok(Deployment {
+        metadata: convert::metadata(given.metadata)?,
+        spec: convert::replicas_spec(given.spec)?,
+    }));
+    "policy/v1" PodDisruptionBudget: |raw| from_message(raw, convert::disruption_budget);
+    "scheduling.k8s.io/v1" PriorityClass: |raw| from_message(raw, convert::priority_class);
+}
+
+/// Decodes a message, and converts it to the lean type.
+fn from_message<M: Message + Default, T: ProtoKind>(
+    raw: &[u8],
+    convert: fn(M) -> Result<T, ProtoError>,
+) -> Result<T, ProtoError> {
+    match M::decode(raw) {
+        Ok(message) => convert(message),
+        Err(source) => Err(ProtoError::Message { kind: T::KIND, source }),
+    }
 }
 
 /// Decodes an object of any known kind from its envelope.

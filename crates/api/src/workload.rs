@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::go_json::{nullable, object, optional_object};
 use crate::interned_str::Str;
 use crate::meta::{Labels, ObjectMeta};
-use crate::pod::PodSpec;
+use crate::pod_spec::PodSpec;
 use crate::selector::LabelSelector;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_api::pod::Container;
-use loadmaster_api::{PodSpec, Str};
+use loadmaster_api::{SharedPodSpec, Str};
 use loadmaster_config::{redact_password, v1};
 
 use crate::messages::{
@@ -95,7 +95,7 @@ impl Extender {
 
     /// Whether it is called for this pod (upstream's `IsInterested`): it has no managed resources, or a container requests or
     /// limits one.
-    pub fn is_interested(&self, pod: &PodSpec) -> bool {
+    pub fn is_interested(&self, pod: &SharedPodSpec) -> bool {
         let names_one = |container: &Container| {
             let resources = &container.resources;
             let is_named = |managed: &String| {
@@ -137,7 +137,7 @@ impl Extenders {
     }
 
     /// Indices of the extenders that support the verb and are interested in the pod.
-    pub fn interested_in(&self, verb: Verb, pod: &PodSpec) -> Vec<usize> {
+    pub fn interested_in(&self, verb: Verb, pod: &SharedPodSpec) -> Vec<usize> {
         let all = self.0.iter().enumerate();
         let interested =
             all.filter(|(_, extender)| extender.supports(verb) && extender.is_interested(pod));
@@ -145,7 +145,7 @@ impl Extenders {
     }
 
     /// Whether an interested extender does not support prioritize: upstream then counts 0 for every node.
-    pub fn any_interested_without_prioritize(&self, pod: &PodSpec) -> bool {
+    pub fn any_interested_without_prioritize(&self, pod: &SharedPodSpec) -> bool {
         self.0.iter().any(|it| !it.supports(Verb::Prioritize) && it.is_interested(pod))
     }
 }

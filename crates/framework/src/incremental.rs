@@ -15,7 +15,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use loadmaster_api::{PodSpec, Str};
+use loadmaster_api::{SharedPodSpec, Str};
 use smallvec::SmallVec;
 
 use crate::MAX_NODE_SCORE;
@@ -50,7 +50,7 @@ pub trait Incremental: Send + Sync {
 
     /// Whether the keys of pods with this [spec](crate::template::SharedSpec) depend on nothing else: not on labels or namespaces, nor on
     /// other objects. The key is then computed once for all of them.
-    fn key_is_of_spec(&self, spec: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, spec: &SharedPodSpec) -> bool {
         let _ = spec;
         false
     }
@@ -225,7 +225,7 @@ pub trait AnyIncremental: Send + Sync {
     fn any_key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<EvaluatorKey>;
 
     /// [`Incremental::key_is_of_spec`].
-    fn any_key_is_of_spec(&self, spec: &PodSpec) -> bool;
+    fn any_key_is_of_spec(&self, spec: &SharedPodSpec) -> bool;
 
     /// [`Incremental::label_keys`].
     fn any_label_keys(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Vec<Str>>;
@@ -239,7 +239,7 @@ impl<T: Incremental> AnyIncremental for T {
         self.key(cx, pod).map(EvaluatorKey::new)
     }
 
-    fn any_key_is_of_spec(&self, spec: &PodSpec) -> bool {
+    fn any_key_is_of_spec(&self, spec: &SharedPodSpec) -> bool {
         self.key_is_of_spec(spec)
     }
 

@@ -2,7 +2,7 @@
 //! the resources in its status (upstream's `PodRequests` of component-helpers).
 
 use loadmaster_api::pod::{ContainerStatus, PodStatus};
-use loadmaster_api::{Container, PodSpec, Quantity, ResourceList, Str};
+use loadmaster_api::{Container, Quantity, ResourceList, SharedPodSpec, Str};
 use smallvec::SmallVec;
 
 use crate::feature_gates::FeatureGates;
@@ -21,7 +21,7 @@ pub struct PodRequests {
 
 impl PodRequests {
     /// Computes both forms; `status` is considered only where it reports resources.
-    pub fn new(spec: &PodSpec, status: &PodStatus, gates: &FeatureGates) -> Self {
+    pub fn new(spec: &SharedPodSpec, status: &PodStatus, gates: &FeatureGates) -> Self {
         let rule = RequestRule { spec, status, gates, fill: &[] };
         let requests = rule.total();
         let pod_level = gates.pod_level_resources && has_pod_level_requests(spec);
@@ -38,7 +38,7 @@ impl PodRequests {
     }
 
     /// The pod's limits, aggregated in the same way; overhead counts where there is a limit (upstream's `PodLimits`).
-    pub fn limits(spec: &PodSpec, gates: &FeatureGates) -> Resources {
+    pub fn limits(spec: &SharedPodSpec, gates: &FeatureGates) -> Resources {
         let mut spec = spec.clone();
         let containers = spec.containers.iter_mut().chain(&mut spec.init_containers);
         for resources in containers.map(|it| &mut it.resources).chain(&mut spec.resources) {
@@ -55,7 +55,7 @@ impl PodRequests {
 
     /// The requests that NodeResourcesFit's score uses for the incoming pod: those of containers, with defaults for missing CPU
     /// and memory, and overhead, but not pod-level resources, which upstream's scorer ignores here.
-    pub fn container_requests(spec: &PodSpec) -> Resources {
+    pub fn container_requests(spec: &SharedPodSpec) -> Resources {
         let gates = FeatureGates { pod_level_resources: false, ..FeatureGates::default() };
         let rule =
             RequestRule { spec, status: &PodStatus::default(), gates: &gates, fill: &defaults() };
@@ -75,7 +75,7 @@ fn defaults() -> [(Str, Quantity); 2] {
 }
 
 /// Whether the pod has pod-level requests (upstream's `IsPodLevelRequestsSet`).
-pub fn has_pod_level_requests(spec: &PodSpec) -> bool {
+pub fn has_pod_level_requests(spec: &SharedPodSpec) -> bool {
     let requests = spec.resources.as_ref().map(|resources| &resources.requests);
     requests.is_some_and(|requests| requests.iter().any(|(name, _)| is_pod_level(name)))
 }
@@ -94,7 +94,7 @@ pub fn is_pod_level(name: &str) -> bool {
 
 #[derive(Clone, Copy)]
 struct RequestRule<'a> {
-    spec: &'a PodSpec,
+    spec: &'a SharedPodSpec,
     status: &'a PodStatus,
     gates: &'a FeatureGates,
     /// Requests for containers that do not request the resource.

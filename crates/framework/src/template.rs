@@ -3,13 +3,14 @@
 //! Pods of one controller are usually equal except for their names. They share one [`PodTemplate`], parsed once, so that a
 //! running pod needs little memory and equal pods can share a cached evaluation.
 
-use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use loadmaster_api::pod::{PodStatus, Volume};
+use loadmaster_api::pod::PodStatus;
 use loadmaster_api::selector::SelectorError;
-use loadmaster_api::{Labels, OwnerReference, Pod, PodAffinityTerm, PodSpec, Selector, Str};
+use loadmaster_api::{
+    InternedPodSpec, Labels, OwnerReference, Pod, PodAffinityTerm, Selector, SharedPodSpec, Str,
+};
 use smallvec::SmallVec;
 
 use crate::feature_gates::FeatureGates;
@@ -30,76 +31,27 @@ pub struct SpecId(pub(crate) u64);
 
 /// The spec of all templates that differ only in labels, namespace or owner.
 #[derive(Clone, Debug)]
-pub struct SharedSpec(Arc<IdentifiedSpec>);
-
-#[derive(Debug)]
-struct IdentifiedSpec {
+pub struct SharedSpec {
     id: SpecId,
-    spec: PodSpec,
+    spec: InternedPodSpec,
 }
 
 impl SharedSpec {
-    /// The spec of these pods, without what templates leave out.
-    pub(crate) fn new(id: SpecId, pods: &PodSpec) -> SharedSpec {
-        let mut spec = pods.clone();
-        spec.node_name = Str::default();
-        spec.volumes.retain(is_read);
-        SharedSpec(Arc::new(IdentifiedSpec { id, spec }))
+    pub(crate) fn new(id: SpecId, spec: InternedPodSpec) -> SharedSpec {
+        SharedSpec { id, spec }
     }
 
     /// Equal ids in one world mean equal specs.
     pub fn id(&self) -> SpecId {
-        self.0.id
-    }
-
-    /// Whether nothing else refers to it.
-    pub(crate) fn is_unused(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
+        self.id
     }
 }
 
 impl Deref for SharedSpec {
-    type Target = PodSpec;
+    type Target = InternedPodSpec;
 
-    fn deref(&self) -> &PodSpec {
-        &self.0.spec
-    }
-}
-
-/// The fields that a [`SharedSpec`] is looked up by.
-pub(crate) struct SpecKey<'a>(pub &'a PodSpec);
-
-impl Hash for SpecKey<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        compared_fields(self.0).hash(state);
-    }
-}
-
-impl PartialEq for SpecKey<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        compared_fields(self.0) == compared_fields(other.0)
-    }
-}
-
-impl Eq for SpecKey<'_> {}
-
-impl hashbrown::Equivalent<SharedSpec> for SpecKey<'_> {
-    fn equivalent(&self, known: &SharedSpec) -> bool {
-        *self == SpecKey(known)
-    }
-}
-
-impl PartialEq for SharedSpec {
-    fn eq(&self, other: &Self) -> bool {
-        SpecKey(self) == SpecKey(other)
-    }
-}
-
-impl Eq for SharedSpec {}
-
-impl Hash for SharedSpec {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        SpecKey(self).hash(state);
+    fn deref(&self) -> &InternedPodSpec {
+        &self.spec
     }
 }
 
@@ -137,8 +89,7 @@ pub struct SharedTemplate {
     pub namespace: Str,
     /// The controlling owner, if there is one.
     pub controller: Option<OwnerReference>,
-    /// Without `nodeName`, which belongs to the single pod, and with only those volumes that decide where a pod can go: claims, images
-    /// and disks. The API server gives each pod a volume of random name for its service account token.
+    /// Without `nodeName`, which belongs to the single pod.
     pub spec: SharedSpec,
     /// Requests according to the spec, without the pod's status.
     pub requests: PodRequests,
@@ -312,71 +263,23 @@ impl SharedTemplate {
 }
 
 /// The fields that determine a [`SharedTemplate`].
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Hash)]
 pub(crate) struct SharedTemplateKey<'a> {
     namespace: &'a Str,
     controller: Option<&'a OwnerReference>,
-    /// Compared without `nodeName`.
-    spec: SpecKey<'a>,
+    spec: &'a InternedPodSpec,
 }
 
 impl<'a> SharedTemplateKey<'a> {
     pub(crate) fn of(pod: &'a Pod) -> Self {
         let (namespace, controller) = (&pod.metadata.namespace, controller(pod));
-        SharedTemplateKey { namespace, controller, spec: SpecKey(&pod.spec) }
+        SharedTemplateKey { namespace, controller, spec: &pod.spec.shared }
     }
 
     pub(crate) fn of_template(template: &'a SharedTemplate) -> Self {
         let SharedTemplate { namespace, controller, spec, .. } = template;
-        SharedTemplateKey { namespace, controller: controller.as_ref(), spec: SpecKey(spec) }
+        SharedTemplateKey { namespace, controller: controller.as_ref(), spec }
     }
-}
-
-impl Hash for SharedTemplateKey<'_> {
-    /// Hashes all that equality compares, so that no two templates have equal hashes because of what they differ in.
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.namespace.hash(state);
-        self.controller.hash(state);
-        self.spec.hash(state);
-    }
-}
-
-/// The fields that equality and hash of templates use: all but `nodeName`, and only volumes that are read. The pattern names every
-/// field, so that the compiler reports a new one.
-fn compared_fields(spec: &PodSpec) -> impl Eq + Hash + '_ {
-    let PodSpec {
-        node_name: _,
-        scheduler_name,
-        priority,
-        priority_class_name,
-        preemption_policy,
-        node_selector,
-        affinity,
-        tolerations,
-        topology_spread_constraints,
-        init_containers,
-        containers,
-        overhead,
-        resources,
-        scheduling_gates,
-        volumes,
-        resource_claims,
-        host_network,
-        host_users,
-    } = spec;
-    let volumes: SmallVec<[&Volume; 4]> = volumes.iter().filter(|it| is_read(it)).collect();
-    (
-        (scheduler_name, priority, priority_class_name, preemption_policy),
-        (node_selector, affinity, tolerations, topology_spread_constraints),
-        (init_containers, containers, overhead, resources),
-        (scheduling_gates, volumes, resource_claims, host_network, host_users),
-    )
-}
-
-/// Whether a volume decides where a pod can go.
-fn is_read(volume: &Volume) -> bool {
-    let Volume { name: _, persistent_volume_claim, ephemeral, image, disk } = volume;
-    persistent_volume_claim.is_some() || ephemeral.is_some() || image.is_some() || disk.is_some()
 }
 
 fn controller(pod: &Pod) -> Option<&OwnerReference> {
@@ -442,7 +345,7 @@ fn error_at((field, source): (&str, SelectorError), kind: &str, at: &str) -> Tem
     TemplateError { path: format!("spec.affinity.{kind}.{at}.{field}"), source }
 }
 
-fn host_ports(spec: &PodSpec) -> Box<[HostPort]> {
+fn host_ports(spec: &SharedPodSpec) -> Box<[HostPort]> {
     let sidecars =
         spec.init_containers.iter().filter(|container| pod_requests::is_sidecar(container));
     let or =

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use loadmaster_api::PodSpec;
+use loadmaster_api::SharedPodSpec;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::plugin_args::decode_given_args;
 use loadmaster_framework::{
@@ -138,7 +138,7 @@ impl Incremental for DynamicResources {
         Some(has_resource_claims(&pod.template))
     }
 
-    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, _: &SharedPodSpec) -> bool {
         true
     }
 

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use loadmaster_api::{PodSpec, Str};
+use loadmaster_api::{SharedPodSpec, Str};
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{
     ResultDependencies, RowDependency, RowMask, ScoreOutOfRange,
@@ -68,7 +68,7 @@ impl Incremental for ImageLocality {
         Some(PodImages { names: names.collect(), n_containers: n_containers(spec) })
     }
 
-    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, _: &SharedPodSpec) -> bool {
         true
     }
 
@@ -173,14 +173,14 @@ impl Sign for ImageLocality {
 }
 
 /// Images of init containers, containers and volumes, as written in the pod spec.
-fn image_references(spec: &PodSpec) -> impl Iterator<Item = &Str> {
+fn image_references(spec: &SharedPodSpec) -> impl Iterator<Item = &Str> {
     let containers =
         spec.init_containers.iter().chain(&spec.containers).map(|container| &container.image);
     containers
         .chain(spec.volumes.iter().filter_map(|volume| Some(&volume.image.as_ref()?.reference)))
 }
 
-fn n_containers(spec: &PodSpec) -> i64 {
+fn n_containers(spec: &SharedPodSpec) -> i64 {
     (spec.init_containers.len() + spec.containers.len()) as i64
 }
 

@@ -22,7 +22,7 @@ use loadmaster_api::selector::{
     CompiledNodeSelector, PreferredNodeTerms, RequiredNodeAffinity, SelectorError,
     required_node_affinity,
 };
-use loadmaster_api::{Labels, Node, NodeSelector, PodSpec, Str, pod};
+use loadmaster_api::{Labels, Node, NodeSelector, SharedPodSpec, Str, pod};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{
@@ -236,7 +236,7 @@ impl Incremental for NodeAffinity {
         Some(PodNodeAffinity { node_selector, affinity: affinity_of(&pod.template).cloned() })
     }
 
-    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, _: &SharedPodSpec) -> bool {
         true
     }
 

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use loadmaster_api::{Node, PodSpec};
+use loadmaster_api::{Node, SharedPodSpec};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::RowDependency;
@@ -40,7 +40,7 @@ pub const DEF: PluginDef = PluginDef { name: NAME, build, args: None };
 struct Feature {
     name: &'static str,
     /// Whether the scheduler looks for it on nodes. Other features matter only when a pod is updated.
-    is_required_by: fn(&PodSpec) -> bool,
+    is_required_by: fn(&SharedPodSpec) -> bool,
 }
 
 /// The features of 1.36, by name; none has a last version in which it matters. Their order is that of a signature's digits.
@@ -55,14 +55,14 @@ const FEATURES: [Feature; 5] = [
     Feature { name: "UserNamespacesHostNetworkSupport", is_required_by: has_own_users_on_host },
 ];
 
-fn restarts_all_containers(spec: &PodSpec) -> bool {
+fn restarts_all_containers(spec: &SharedPodSpec) -> bool {
     let containers = spec.containers.iter().chain(&spec.init_containers);
     let mut rules = containers.flat_map(|container| &container.restart_policy_rules);
     rules.any(|rule| rule.action == "RestartAllContainers")
 }
 
 /// A user namespace of its own in the network of the host.
-fn has_own_users_on_host(spec: &PodSpec) -> bool {
+fn has_own_users_on_host(spec: &SharedPodSpec) -> bool {
     spec.host_network && spec.host_users == Some(false)
 }
 
@@ -73,7 +73,7 @@ struct FeatureSet(u8);
 impl FeatureSet {
     const NONE: FeatureSet = FeatureSet(0);
 
-    fn required_by(spec: &PodSpec) -> FeatureSet {
+    fn required_by(spec: &SharedPodSpec) -> FeatureSet {
         let all = FEATURES.iter().enumerate();
         let required = all.filter(|(_, feature)| (feature.is_required_by)(spec));
         FeatureSet(required.fold(0, |set, (at, _)| set | 1 << at))
@@ -211,7 +211,7 @@ impl Incremental for NodeDeclaredFeatures {
         Some(self.required_by(pod))
     }
 
-    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, _: &SharedPodSpec) -> bool {
         true
     }
 

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use loadmaster_api::{PodSpec, Str};
+use loadmaster_api::{SharedPodSpec, Str};
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{FilterScope, ResultDependencies, RowDependency, RowMask};
 use loadmaster_framework::{
@@ -75,7 +75,7 @@ impl Incremental for NodeName {
         Some(pod.node_name.clone())
     }
 
-    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, _: &SharedPodSpec) -> bool {
         true
     }
 

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use loadmaster_api::PodSpec;
+use loadmaster_api::SharedPodSpec;
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{FilterScope, ResultDependencies, RowDependency};
@@ -118,7 +118,7 @@ impl Incremental for NodePorts {
         Some(pod.template.host_ports.clone())
     }
 
-    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, _: &SharedPodSpec) -> bool {
         true
     }
 

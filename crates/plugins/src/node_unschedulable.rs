@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use loadmaster_api::{PodSpec, Str, Taint};
+use loadmaster_api::{SharedPodSpec, Str, Taint};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{FilterScope, ResultDependencies, RowDependency, RowMask};
@@ -105,7 +105,7 @@ impl Incremental for NodeUnschedulable {
         Some(self.is_tolerated_by(pod))
     }
 
-    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, _: &SharedPodSpec) -> bool {
         true
     }
 

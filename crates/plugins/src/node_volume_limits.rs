@@ -25,7 +25,7 @@ mod pod_volumes;
 use std::sync::Arc;
 
 use loadmaster_api::storage::{CsiDriver, CsiNode, VolumeAttachment};
-use loadmaster_api::{PersistentVolume, PersistentVolumeClaim, PodSpec, StorageClass};
+use loadmaster_api::{PersistentVolume, PersistentVolumeClaim, SharedPodSpec, StorageClass};
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{ResultDependencies, RowDependency};
 use loadmaster_framework::{
@@ -177,7 +177,7 @@ impl Incremental for NodeVolumeLimits {
         view.volume_key(pod)
     }
 
-    fn key_is_of_spec(&self, spec: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, spec: &SharedPodSpec) -> bool {
         spec.volumes.is_empty()
     }
 

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use loadmaster_api::{PodSpec, Taint, Toleration};
+use loadmaster_api::{SharedPodSpec, Taint, Toleration};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{
@@ -140,7 +140,7 @@ impl Incremental for TaintToleration {
         Some(pod.template.spec.tolerations.as_slice().into())
     }
 
-    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, _: &SharedPodSpec) -> bool {
         true
     }
 

@@ -24,7 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadmaster_api::{
-    CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim, PodSpec, Str,
+    CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim, SharedPodSpec,
+    Str,
 };
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::label_columns::LabelValueId;
@@ -288,7 +289,7 @@ impl Incremental for VolumeBinding {
         Some(resolved.map(|(resolved, _)| resolved))
     }
 
-    fn key_is_of_spec(&self, spec: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, spec: &SharedPodSpec) -> bool {
         spec.volumes.is_empty()
     }
 

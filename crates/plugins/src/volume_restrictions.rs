@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use loadmaster_api::disk_source::DiskSource;
-use loadmaster_api::{PersistentVolumeClaim, PodSpec, Str};
+use loadmaster_api::{PersistentVolumeClaim, SharedPodSpec, Str};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{ResultDependencies, RowDependency};
@@ -303,7 +303,7 @@ impl Incremental for VolumeRestrictions {
         })
     }
 
-    fn key_is_of_spec(&self, spec: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, spec: &SharedPodSpec) -> bool {
         spec.volumes.is_empty()
     }
 

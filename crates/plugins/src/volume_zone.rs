@@ -11,7 +11,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use loadmaster_api::{Labels, PersistentVolume, PersistentVolumeClaim, PodSpec, StorageClass, Str};
+use loadmaster_api::{
+    Labels, PersistentVolume, PersistentVolumeClaim, SharedPodSpec, StorageClass, Str,
+};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{ResultDependencies, RowDependency};
@@ -253,7 +255,7 @@ impl Incremental for VolumeZone {
         }))
     }
 
-    fn key_is_of_spec(&self, spec: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, spec: &SharedPodSpec) -> bool {
         spec.volumes.is_empty()
     }
 

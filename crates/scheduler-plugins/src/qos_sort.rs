@@ -11,7 +11,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use loadmaster_api::{PodSpec, Quantity, ResourceList};
+use loadmaster_api::{Quantity, ResourceList, SharedPodSpec};
 use loadmaster_framework::{Cx, ExtensionPoints, PluginDef, PluginError, QueueSort, QueuedPodInfo};
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ enum QosClass {
 
 /// Upstream's `ComputePodQOS`: pod-level resources count if they are set, else those of all containers and init containers together.
 /// Only positive amounts of CPU and memory count.
-fn qos_class(spec: &PodSpec) -> QosClass {
+fn qos_class(spec: &SharedPodSpec) -> QosClass {
     let containers = spec.containers.iter().chain(&spec.init_containers).map(|it| &it.resources);
     let (mut requests, mut limits) = (QosAmounts::default(), QosAmounts::default());
     let mut all_limited = true;

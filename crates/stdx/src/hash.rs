@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
 
 use foldhash::SharedSeed;
@@ -40,6 +40,11 @@ impl HashSeed {
             0 => HashSeed::FIXED,
             _ => HashSeed { number, shared: Box::leak(Box::new(SharedSeed::from_u64(number))) },
         }
+    }
+
+    /// A seed from the operating system.
+    pub fn random() -> HashSeed {
+        HashSeed::new(RandomState::new().hash_one(0))
     }
 
     /// The seed that this thread uses now.
@@ -106,6 +111,12 @@ impl Default for SeededHashBuilder {
     #[inline]
     fn default() -> Self {
         SeededHashBuilder(SEED_OF_THREAD.get().shared)
+    }
+}
+
+impl From<HashSeed> for SeededHashBuilder {
+    fn from(seed: HashSeed) -> Self {
+        SeededHashBuilder(seed.shared)
     }
 }
 

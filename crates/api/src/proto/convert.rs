@@ -12,9 +12,10 @@ use crate::node::{ContainerImage, Node, NodeSpec, NodeStatus, Taint};
 use crate::pod::{
     Affinity, ClaimSource, Container, ContainerPort, ContainerResources, ContainerRestartRule,
     ContainerStatus, EphemeralSource, ImageSource, NamedItem, NodeAffinity, Pod, PodAffinity,
-    PodAffinityTerm, PodCondition, PodSpec, PodStatus, PreferredSchedulingTerm, Toleration,
+    PodAffinityTerm, PodCondition, PodStatus, PreferredSchedulingTerm, Toleration,
     TopologySpreadConstraint, Volume, WeightedPodAffinityTerm,
 };
+use crate::pod_spec::{PodSpec, SharedPodSpec};
 use crate::quantity::Quantity;
 use crate::selector::{LabelSelector, NodeSelector, NodeSelectorTerm, Requirement};
 use crate::workload::{
@@ -140,14 +141,14 @@ pub(super) fn pod(pod: wire::Pod) -> Result<Pod> {
     Ok(Pod {
         metadata: metadata(pod.metadata)?,
         spec: or_default(pod.spec, pod_spec)?,
-        status: or_default(pod.status, pod_status)?,
+        status: pod_status(pod.status)?,
         extra: None,
     })
 }
 
-fn pod_spec(spec: wire::PodSpec) -> Result<PodSpec> {
+pub(super) fn pod_spec(spec: wire::PodSpec) -> Result<PodSpec> {
     let named = |item: wire::Named| NamedItem { name: str(item.name) };
-    Ok(PodSpec {
+    Ok(PodSpec::from(SharedPodSpec {
         node_name: str(spec.node_name),
         scheduler_name: str(spec.scheduler_name),
         priority: spec.priority,
@@ -166,7 +167,7 @@ fn pod_spec(spec: wire::PodSpec) -> Result<PodSpec> {
         resource_claims: each(spec.resource_claims, named),
         host_network: spec.host_network,
         host_users: spec.host_users,
-    })
+    }))
 }
 
 fn container(container: wire::Container) -> Result<Container> {
@@ -305,7 +306,8 @@ fn spread_constraint(constraint: wire::TopologySpreadConstraint) -> TopologySpre
     }
 }
 
-fn pod_status(status: wire::PodStatus) -> Result<PodStatus> {
+pub(super) fn pod_status(status: Option<wire::PodStatus>) -> Result<PodStatus> {
+    let Some(status) = status else { return Ok(PodStatus::default()) };
     let condition = |condition: wire::PodCondition| -> Result<PodCondition> {
         Ok(PodCondition {
             kind: str(condition.kind),

@@ -5,9 +5,12 @@ use super::{ProtoError, Status};
 /// What every object begins with.
 const MAGIC: &[u8] = b"k8s\0";
 
+/// Number of bytes of the longest number.
+const N_NUMBER_BYTES_MAX: usize = 10;
+
 /// A field of a message.
 #[derive(Clone, Copy)]
-enum Field<'a> {
+pub(super) enum Field<'a> {
     Number(u64),
     Bytes(&'a [u8]),
     /// Eight or four bytes: no message here has such fields.
@@ -15,15 +18,29 @@ enum Field<'a> {
 }
 
 /// The fields of a message in their order.
-struct Fields<'a>(&'a [u8]);
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
+    /// The next field with its number and with its bytes, in which both are; None at the end.
+    pub(super) fn next_with_bytes(
+        &mut self,
+    ) -> Result<Option<(u64, Field<'a>, &'a [u8])>, ProtoError> {
+        let before = self.0;
+        let field = self.next()?;
+        let n_bytes = before.len() - self.0.len();
+        Ok(field.map(|(number, field)| (number, field, &before[..n_bytes])))
+    }
+
     /// The next field with its number; None at the end.
-    fn next(&mut self) -> Result<Option<(u64, Field<'a>)>, ProtoError> {
+    pub(super) fn next(&mut self) -> Result<Option<(u64, Field<'a>)>, ProtoError> {
         if self.0.is_empty() {
             return Ok(None);
         }
         let key = self.number()?;
+        // A key has 32 bits, and fields are numbered from 1.
+        if !(8..1 << 32).contains(&key) {
+            return Err(ProtoError::Malformed);
+        }
         let field = match key & 7 {
             0 => Field::Number(self.number()?),
             2 => {
@@ -39,12 +56,19 @@ impl<'a> Fields<'a> {
 
     fn number(&mut self) -> Result<u64, ProtoError> {
         let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.take(1)?[0];
-            number |= u64::from(byte & 0x7f) << shift;
+        for (at, &byte) in self.0.iter().enumerate().take(N_NUMBER_BYTES_MAX) {
+            number |= u64::from(byte & 0x7f) << (7 * at);
             if byte < 0x80 {
+                // The last byte of the longest has the last of 64 bits.
+                if at == N_NUMBER_BYTES_MAX - 1 && byte > 1 {
+                    return Err(ProtoError::Malformed);
+                }
+                self.0 = &self.0[at + 1..];
                 return Ok(number);
             }
+        }
+        if self.0.len() < N_NUMBER_BYTES_MAX {
+            return Err(ProtoError::Truncated);
         }
         Err(ProtoError::Malformed)
     }
@@ -54,6 +78,21 @@ impl<'a> Fields<'a> {
         self.0 = rest;
         Ok(taken)
     }
+}
+
+/// Appends a field that is a message.
+pub(super) fn put_message(number: u64, message: &[u8], to: &mut Vec<u8>) {
+    put_number(number << 3 | 2, to);
+    put_number(message.len() as u64, to);
+    to.extend_from_slice(message);
+}
+
+fn put_number(mut number: u64, to: &mut Vec<u8>) {
+    while number >= 0x80 {
+        to.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    to.push(number as u8);
 }
 
 fn text(bytes: &[u8]) -> Result<&str, ProtoError> {

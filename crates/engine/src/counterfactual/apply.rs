@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use loadmaster_api::pod::ContainerResources;
 use loadmaster_api::{
-    Labels, Node, ObjectMeta, Pod, PodSpec, Quantity, ResourceList, Str, Toleration,
+    Labels, Node, ObjectMeta, Pod, Quantity, ResourceList, SharedPodSpec, Str, Toleration,
 };
 use loadmaster_framework::pod_requests::is_pod_level;
 use loadmaster_framework::resources::RESOURCE_CPU;
@@ -126,12 +126,12 @@ fn added_node(world: &World, change: &Change) -> Option<Arc<Node>> {
 /// The pod after these changes. `None` if it has a selector that is not valid then.
 fn changed_pod(world: &mut World, pod: &Arc<PodInfo>, changes: &[Change]) -> Option<Arc<PodInfo>> {
     let template = &pod.template;
-    let mut spec = PodSpec::clone(&template.spec);
+    let mut spec = SharedPodSpec::clone(&template.spec);
     let mut changes: Vec<&Change> = changes.iter().collect();
     // Backwards, so that the indexes of the others remain valid.
     changes.sort_compactly_by_key(|change| Reverse(index(change)));
     changes.into_iter().for_each(|change| apply(change, world.gates(), &mut spec));
-    if spec == *template.spec {
+    if spec == **template.spec {
         return Some(pod.clone());
     }
     let metadata = ObjectMeta {
@@ -142,7 +142,7 @@ fn changed_pod(world: &mut World, pod: &Arc<PodInfo>, changes: &[Change]) -> Opt
         owner_references: template.controller.iter().cloned().collect(),
         ..ObjectMeta::default()
     };
-    let changed = Pod { metadata, spec, ..Pod::default() };
+    let changed = Pod { metadata, spec: spec.into(), ..Pod::default() };
     let template = world.parse_pod(&changed).ok()?.template;
     Some(Arc::new(PodInfo { template, ..(**pod).clone() }))
 }
@@ -158,7 +158,7 @@ fn index(change: &Change) -> usize {
     }
 }
 
-fn apply(change: &Change, gates: &FeatureGates, spec: &mut PodSpec) {
+fn apply(change: &Change, gates: &FeatureGates, spec: &mut SharedPodSpec) {
     match change {
         Change::LowerRequest { resource, to, .. } => set_request(spec, gates, resource, *to),
         Change::AddToleration { key, value, effect } => spec.tolerations.push(Toleration {
@@ -184,7 +184,7 @@ fn apply(change: &Change, gates: &FeatureGates, spec: &mut PodSpec) {
     }
 }
 
-fn apply_to_affinity(change: &Change, spec: &mut PodSpec) {
+fn apply_to_affinity(change: &Change, spec: &mut SharedPodSpec) {
     let Some(affinity) = spec.affinity.as_deref_mut() else { return };
     let required = affinity.node_affinity.as_mut().map(|affinity| &mut affinity.required);
     match (change, required) {
@@ -214,7 +214,7 @@ fn remove<T>(list: &mut Vec<T>, at: usize) {
 
 /// Makes the pod request so much of a resource in total: at the level of the pod if it is requested there and counts there, else by its
 /// first container.
-fn set_request(spec: &mut PodSpec, gates: &FeatureGates, resource: &str, amount: i64) {
+fn set_request(spec: &mut SharedPodSpec, gates: &FeatureGates, resource: &str, amount: i64) {
     let are_pod_level = gates.pod_level_resources && is_pod_level(resource);
     let quantity = match resource {
         RESOURCE_CPU => Quantity::from_milli(amount),

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use loadmaster_api::{Node, PodSpec, Str, Taint};
+use loadmaster_api::{Node, SharedPodSpec, Str, Taint};
 use loadmaster_framework::resources::{
     RESOURCE_CPU, RESOURCE_EPHEMERAL_STORAGE, RESOURCE_MEMORY, Resources,
 };
@@ -127,7 +127,7 @@ fn requests(of: &Resources) -> Vec<Candidate> {
 }
 
 /// The taints of nodes that keep pods away, each once, without those for which the pod has this very toleration.
-fn untolerated_taints(world: &World, spec: &PodSpec) -> Vec<Change> {
+fn untolerated_taints(world: &World, spec: &SharedPodSpec) -> Vec<Change> {
     let mut all: Vec<Taint> = Vec::new();
     for node in world.node_infos() {
         let cordoned = node.node().spec.unschedulable.then(|| Taint {
@@ -158,7 +158,7 @@ fn untolerated_taints(world: &World, spec: &PodSpec) -> Vec<Change> {
     all.into_iter().map(toleration).collect()
 }
 
-fn node_selection(spec: &PodSpec) -> Vec<Change> {
+fn node_selection(spec: &SharedPodSpec) -> Vec<Change> {
     let labels = spec.node_selector.iter().map(|(key, value)| Change::RemoveNodeSelector {
         key: key.to_string(),
         value: value.to_string(),
@@ -182,7 +182,7 @@ fn node_selection(spec: &PodSpec) -> Vec<Change> {
     all
 }
 
-fn constraints_and_terms(spec: &PodSpec) -> Vec<Change> {
+fn constraints_and_terms(spec: &SharedPodSpec) -> Vec<Change> {
     let constraints = spec.topology_spread_constraints.iter().enumerate();
     let hard = constraints.filter(|(_, it)| it.when_unsatisfiable == "DoNotSchedule");
     let mut all: Vec<Change> = hard

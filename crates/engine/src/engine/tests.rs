@@ -469,7 +469,7 @@ fn a_high_priority_pod_waits_for_one_bind_window_only() {
     let n_ahead = bench.calls.len();
     pod.metadata.name = "urgent".into();
     pod.metadata.uid = "urgent".into();
-    pod.spec.priority = Some(1000);
+    pod.spec.change(|spec| spec.priority = Some(1000));
     bench.apply(EngineEvent::Upsert(ApiObject::Pod(Box::new(pod))));
     assert_eq!(bench.cycle(), CycleResult::Waiting);
     bench.reply(Ok(()));

@@ -126,8 +126,8 @@ pub fn pod_update_events(old: &PodInfo, new: &PodInfo) -> ClusterEvents {
         EventResource::AssignedPod
     };
     let (before, after) = (&old.template, &new.template);
-    let gates = |spec: &loadmaster_api::PodSpec| spec.scheduling_gates.len();
-    let tolerations = |spec: &loadmaster_api::PodSpec| spec.tolerations.len();
+    let gates = |spec: &loadmaster_api::SharedPodSpec| spec.scheduling_gates.len();
+    let tolerations = |spec: &loadmaster_api::SharedPodSpec| spec.tolerations.len();
     let changes = [
         (before.labels != after.labels, ActionType::UPDATE_POD_LABEL),
         (is_scaled_down(old, new), ActionType::UPDATE_POD_SCALE_DOWN),

@@ -28,7 +28,7 @@ fn extenders_are_called_for_pods_they_are_interested_in() {
     let config: Vec<v1::Extender> = serde_json::from_value(config).unwrap();
     let extenders = Extenders::new(&config);
     let check = |spec: Value, want: [&[usize]; 4]| {
-        let spec: PodSpec = serde_json::from_value(spec).unwrap();
+        let spec: SharedPodSpec = serde_json::from_value(spec).unwrap();
         let verbs = [Verb::Filter, Verb::Prioritize, Verb::Preempt, Verb::Bind];
         assert_eq!(
             verbs.map(|verb| extenders.interested_in(verb, &spec)),

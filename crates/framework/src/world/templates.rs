@@ -4,14 +4,14 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
-use loadmaster_api::{Labels, Pod, PodSpec};
-use loadmaster_stdx::Set;
+use loadmaster_api::{InternedPodSpec, Labels, Pod};
 use loadmaster_stdx::hash::SeededHashBuilder;
+use loadmaster_stdx::{Map, Set};
 
 use super::contributions::ContributionClassId;
 use crate::feature_gates::FeatureGates;
 use crate::template::{
-    PodTemplate, SharedSpec, SharedTemplate, SharedTemplateId, SharedTemplateKey, SpecId, SpecKey,
+    PodTemplate, SharedSpec, SharedTemplate, SharedTemplateId, SharedTemplateKey, SpecId,
     TemplateError, TemplateId,
 };
 
@@ -30,8 +30,8 @@ pub(super) struct Templates {
     /// By what determines them.
     shared: HashTable<Arc<SharedTemplate>>,
     last_shared_id: u64,
-    /// The specs that templates share.
-    specs: Set<SharedSpec>,
+    /// The specs that templates share, with their ids.
+    specs: Map<InternedPodSpec, SpecId>,
     last_spec_id: u64,
     hasher: SeededHashBuilder,
     /// Number of templates at which unused ones are dropped.
@@ -89,7 +89,7 @@ impl Templates {
             return Ok(known);
         }
         let id = SharedTemplateId(self.last_shared_id + 1);
-        let spec = self.shared_spec(&pod.spec);
+        let spec = self.shared_spec(&pod.spec.shared);
         let shared = Arc::new(SharedTemplate::new(id, pod, spec, gates)?);
         self.last_shared_id = id.0;
         let hash_of = |known: &Arc<SharedTemplate>| {
@@ -99,15 +99,13 @@ impl Templates {
         Ok(shared)
     }
 
-    /// The spec of these pods that templates share.
-    fn shared_spec(&mut self, pods: &PodSpec) -> SharedSpec {
-        if let Some(known) = self.specs.get(&SpecKey(pods)) {
-            return known.clone();
-        }
-        self.last_spec_id += 1;
-        let spec = SharedSpec::new(SpecId(self.last_spec_id), pods);
-        self.specs.insert(spec.clone());
-        spec
+    /// The spec with its id.
+    fn shared_spec(&mut self, spec: &InternedPodSpec) -> SharedSpec {
+        let id = *self.specs.entry_ref(spec).or_insert_with(|| {
+            self.last_spec_id += 1;
+            SpecId(self.last_spec_id)
+        });
+        SharedSpec::new(id, spec.clone())
     }
 
     fn hash(&self, shared: SharedTemplateId, labels: &Labels) -> u64 {
@@ -164,7 +162,8 @@ impl Templates {
             }
         }
         self.shared.retain(|shared| Arc::strong_count(shared) > 1);
-        self.specs.retain(|spec| !spec.is_unused());
+        let used: Set<SpecId> = self.shared.iter().map(|shared| shared.spec.id()).collect();
+        self.specs.retain(|_, id| used.contains(id));
         self.give_memory_back();
         self.sweep_at = 2 * self.table.len();
     }

@@ -6,7 +6,7 @@ mod trial;
 
 use std::sync::{Arc, LazyLock};
 
-use loadmaster_api::{Node, Pod, PodSpec, Str};
+use loadmaster_api::{Node, Pod, Str};
 use loadmaster_framework::affinity_terms::TermRole;
 use loadmaster_framework::api_calls::ObjectRef;
 use loadmaster_framework::pod_sums::{PodSum, PodSumsDef};
@@ -161,7 +161,7 @@ fn rebuilt(world: &World) -> World {
             plain.metadata.name = pod.name.clone();
             plain.metadata.namespace = pod.template.namespace.clone();
             plain.metadata.labels = pod.template.labels.clone();
-            plain.spec = PodSpec::clone(&pod.template.spec);
+            plain.spec.shared = (*pod.template.spec).clone();
             let parsed = fresh.parse_pod(&plain).expect("it parsed before");
             fresh.add_pod(row, Arc::new(PodInfo { terminating: pod.terminating, ..parsed }));
         }

@@ -255,15 +255,17 @@ impl History {
 
 fn random_pod(rng: &mut Rng, world: &mut World, nth: u64) -> PodInfo {
     let mut object = pod(rng, &format!("p{nth}"));
-    let container = &mut object.spec.containers[0];
-    // Host ports that several pods use, and one that a pod uses twice.
-    let port = container.ports[0].clone();
-    container.ports.push(port);
-    if rng.one_in(3) {
-        let name = format!("example.com/only-{}", rng.below(4));
-        let more = json!({"cpu": "1", name: "2"});
-        container.resources.requests = serde_json::from_value(more).expect("requests");
-    }
+    object.spec.change(|spec| {
+        let container = &mut spec.containers[0];
+        // Host ports that several pods use, and one that a pod uses twice.
+        let port = container.ports[0].clone();
+        container.ports.push(port);
+        if rng.one_in(3) {
+            let name = format!("example.com/only-{}", rng.below(4));
+            let more = json!({"cpu": "1", name: "2"});
+            container.resources.requests = serde_json::from_value(more).expect("requests");
+        }
+    });
     world.parse_pod(&object).expect("a pod")
 }
 

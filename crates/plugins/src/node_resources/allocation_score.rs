@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loadmaster_api::PodSpec;
+use loadmaster_api::SharedPodSpec;
 use loadmaster_framework::pod_requests::PodRequests;
 use loadmaster_framework::{
     Cx, EvaluatorCx, ExtensionPoints, Failure, Incremental, NodeInfo, PodInfo, PrepareCx,
@@ -75,7 +75,7 @@ impl Incremental for AllocationScore {
         Some(self.scored_requests(pod))
     }
 
-    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, _: &SharedPodSpec) -> bool {
         true
     }
 

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use loadmaster_api::PodSpec;
+use loadmaster_api::SharedPodSpec;
 use loadmaster_api::meta::nullable;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::plugin_args::{self, FieldError};
@@ -134,7 +134,7 @@ impl Incremental for BalancedAllocation {
         Some(self.scored_requests(pod))
     }
 
-    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, _: &SharedPodSpec) -> bool {
         true
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use loadmaster_api::meta::nullable;
 use loadmaster_api::resource_names::is_extended_resource_name;
 use loadmaster_api::selector::label_key_errors;
-use loadmaster_api::{Node, PodSpec};
+use loadmaster_api::{Node, SharedPodSpec};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{
@@ -374,7 +374,7 @@ impl Incremental for Fit {
         Some((FilterRequests::new(pod, Some(&self.ignored)), self.scored_requests(pod)))
     }
 
-    fn key_is_of_spec(&self, _: &PodSpec) -> bool {
+    fn key_is_of_spec(&self, _: &SharedPodSpec) -> bool {
         true
     }
 

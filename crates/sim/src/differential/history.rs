@@ -175,7 +175,9 @@ impl History {
         match bug {
             Some(ReferenceBug::IgnoresNominations) => nominated.clear(),
             Some(ReferenceBug::IgnoresPriority) => {
-                nominated.iter_mut().for_each(|(_, pod)| pod.spec.priority = Some(i32::MAX));
+                for (_, pod) in &mut nominated {
+                    pod.spec.change(|spec| spec.priority = Some(i32::MAX));
+                }
             }
             _ => {}
         }

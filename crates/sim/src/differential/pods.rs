@@ -90,13 +90,13 @@ fn pick_template(rng: &mut Rng, n: usize) -> usize {
 pub(super) fn resize(rng: &mut Rng, pod: &mut Pod) {
     let cpu = *rng.pick(&["100m", "250m", "1", "1500m"]);
     if rng.one_in(2)
-        && let (Some(container), Ok(cpu)) = (pod.spec.containers.first_mut(), cpu.parse())
+        && let Ok(cpu) = cpu.parse()
     {
-        let requests = std::mem::take(&mut container.resources.requests);
-        let others = requests.iter().map(|(name, quantity)| (name.clone(), *quantity));
-        let others = others.filter(|(name, _)| name.as_str() != "cpu").collect::<Vec<_>>();
-        let desired = ("cpu".into(), cpu);
-        container.resources.requests = others.into_iter().chain([desired]).collect();
+        pod.spec.change(|spec| {
+            let Some(container) = spec.containers.first_mut() else { return };
+            let requests = std::mem::take(&mut container.resources.requests);
+            container.resources.requests = requests.with("cpu", cpu);
+        });
     }
     let amounts = |rng: &mut Rng| json!({"cpu": *rng.pick(&["100m", "250m", "1", "1500m"])});
     let status = match rng.below(4) {

@@ -332,7 +332,9 @@ impl Workload {
 
     fn remove_scheduling_gate(&mut self, api_server: &mut FakeApiServer) {
         if let Some(name) = self.any_pod(api_server, |pod| !pod.spec.scheduling_gates.is_empty()) {
-            api_server.update_pod(&name, |pod| drop(pod.spec.scheduling_gates.pop()));
+            api_server.update_pod(&name, |pod| {
+                pod.spec.change(|spec| drop(spec.scheduling_gates.pop()));
+            });
         }
     }
 

@@ -115,11 +115,12 @@ impl VolumeWorkload {
         let claims: Vec<Value> = match &volumes {
             TemplateVolumes::None => return,
             TemplateVolumes::Ephemeral(class) => {
-                pod.spec.volumes.push(Volume {
+                let volume = Volume {
                     name: Str::new(&format!("scratch-{class}")),
                     ephemeral: Some(EphemeralSource {}),
                     ..Volume::default()
-                });
+                };
+                pod.spec.change(|spec| spec.volumes.push(volume));
                 return;
             }
             TemplateVolumes::Own(claims) => {
@@ -136,11 +137,12 @@ impl VolumeWorkload {
         };
         for claim in claims {
             let claim_name = Str::new(text(&claim, "/metadata/name"));
-            pod.spec.volumes.push(Volume {
+            let volume = Volume {
                 name: claim_name.clone(),
                 persistent_volume_claim: Some(ClaimSource { claim_name }),
                 ..Volume::default()
-            });
+            };
+            pod.spec.change(|spec| spec.volumes.push(volume));
             match self.rng.below(8) {
                 0 | 1 => self.late.push(claim),
                 _ => self.create_claim(storage, claim),

@@ -1,0 +1,246 @@
+//! Pods are decoded by their parts: metadata and status for each pod, and specs once for all pods whose specs are equal in what is read.
+//!
+//! The specs of the pods of one controller differ as bytes: the token volume of each has a random name, which every container mounts.
+//! What is read of them is copied, which takes a fraction of the time that decoding takes, and looked up.
+
+use std::cell::RefCell;
+
+use loadmaster_stdx::Map;
+use prost::Message;
+
+use super::wire::{self, Field, Fields};
+use super::{ProtoError, convert, messages};
+use crate::interned_str::Str;
+use crate::pod::Pod;
+use crate::pod_spec::{InternedPodSpec, PodSpec};
+
+/// Decodes the message of a pod.
+pub(super) fn decode(raw: &[u8]) -> Result<Pod, ProtoError> {
+    if let Some(pod) = decode_parts(raw) {
+        return Ok(pod);
+    }
+    // Unusual, or malformed: then the error says where.
+    super::from_message(raw, convert::pod)
+}
+
+/// The pod; `None` if it is malformed, or a part occurs twice.
+fn decode_parts(raw: &[u8]) -> Option<Pod> {
+    let [mut metadata, mut spec, mut status] = [None; 3];
+    let mut fields = Fields(raw);
+    while let Some((number, field)) = fields.next().ok()? {
+        let part = match number {
+            1 => &mut metadata,
+            2 => &mut spec,
+            3 => &mut status,
+            _ => continue,
+        };
+        let Field::Bytes(bytes) = field else { return None };
+        if part.replace(bytes).is_some() {
+            return None;
+        }
+    }
+    let metadata = metadata.map(messages::ObjectMeta::decode).transpose().ok()?;
+    let status = status.map(messages::PodStatus::decode).transpose().ok()?;
+    Some(Pod {
+        metadata: convert::metadata(metadata).ok()?,
+        spec: spec.map_or(Some(PodSpec::default()), pod_spec)?,
+        status: convert::pod_status(status).ok()?,
+        extra: None,
+    })
+}
+
+/// Number of bytes of the specs that a thread remembers before it starts over.
+const KNOWN_BYTES_MAX: usize = 4 << 20;
+
+/// The specs that were decoded before, by what is read of their messages.
+#[derive(Default)]
+struct KnownSpecs {
+    specs: Map<Box<[u8]>, InternedPodSpec>,
+    n_bytes: usize,
+    /// What is read of the message that is decoded now.
+    read: Vec<u8>,
+    /// What is read of one of its containers.
+    read_of_container: Vec<u8>,
+}
+
+thread_local! {
+    static KNOWN: RefCell<KnownSpecs> = RefCell::default();
+}
+
+/// The spec; `None` if it is malformed.
+fn pod_spec(raw: &[u8]) -> Option<PodSpec> {
+    KNOWN.with_borrow_mut(|known| {
+        let KnownSpecs { specs, n_bytes, read, read_of_container } = known;
+        read.clear();
+        let node_name = copy_spec(raw, read, read_of_container)?;
+        let shared = match specs.get(&**read) {
+            Some(known) => known.clone(),
+            None => {
+                let message = messages::PodSpec::decode(&**read).ok()?;
+                let PodSpec { shared, .. } = convert::pod_spec(message).ok()?;
+                *n_bytes += read.len();
+                if *n_bytes > KNOWN_BYTES_MAX {
+                    (*n_bytes, *specs) = (read.len(), Map::default());
+                }
+                specs.insert(read.as_slice().into(), shared.clone());
+                shared
+            }
+        };
+        Some(PodSpec { node_name: Str::new(node_name), shared })
+    })
+}
+
+/// Copies the message of a spec without `nodeName`, which it returns, and without fields that are not read and differ from pod to pod. `None`
+/// if the message is malformed.
+fn copy_spec<'a>(
+    raw: &'a [u8],
+    read: &mut Vec<u8>,
+    read_of_container: &mut Vec<u8>,
+) -> Option<&'a str> {
+    let mut node_name = "";
+    let mut fields = Fields(raw);
+    while let Some((number, field, bytes)) = fields.next_with_bytes().ok()? {
+        match (number, field) {
+            (1, Field::Bytes(volume)) if !is_read_volume(volume)? => {}
+            (2 | 20, Field::Bytes(container)) => {
+                read_of_container.clear();
+                copy_container(container, read_of_container)?;
+                wire::put_message(number, read_of_container, read);
+            }
+            (10, Field::Bytes(name)) => node_name = std::str::from_utf8(name).ok()?,
+            (10, _) => return None,
+            // The hostname and subdomain of a StatefulSet's pods.
+            (16 | 17, _) => {}
+            _ => read.extend_from_slice(bytes),
+        }
+    }
+    Some(node_name)
+}
+
+/// Copies the message of a container without its environment and the mounts of its volumes.
+fn copy_container(raw: &[u8], read: &mut Vec<u8>) -> Option<()> {
+    let mut fields = Fields(raw);
+    while let Some((number, _, bytes)) = fields.next_with_bytes().ok()? {
+        if !matches!(number, 7 | 9) {
+            read.extend_from_slice(bytes);
+        }
+    }
+    Some(())
+}
+
+/// Whether a volume has a source that is read.
+fn is_read_volume(raw: &[u8]) -> Option<bool> {
+    let mut fields = Fields(raw);
+    let mut is_read = false;
+    while let Some(field) = fields.next().ok()? {
+        match field {
+            (1, Field::Bytes(name)) => _ = std::str::from_utf8(name).ok()?,
+            (2, Field::Bytes(source)) => {
+                let mut sources = Fields(source);
+                // The sources of `messages::VolumeSource`.
+                while let Some((number, _)) = sources.next().ok()? {
+                    is_read |=
+                        matches!(number, 3 | 4 | 8 | 10 | 11 | 13 | 18 | 20 | 22 | 24 | 28..=30);
+                }
+            }
+            (1 | 2, _) => return None,
+            _ => {}
+        }
+    }
+    Some(is_read)
+}
+
+#[cfg(test)]
+mod tests {
+    use loadmaster_stdx::Rng;
+
+    use super::*;
+
+    /// A field that is a message or a text.
+    fn field(number: u64, content: impl AsRef<[u8]>) -> Vec<u8> {
+        let mut field = Vec::new();
+        wire::put_message(number, content.as_ref(), &mut field);
+        field
+    }
+
+    /// A pod of a StatefulSet as the API server sends it.
+    fn pod(ordinal: u64, node_name: &str) -> Vec<u8> {
+        let (name, token) = (format!("db-{ordinal}"), format!("kube-api-access-{ordinal}"));
+        let mount = [field(1, &token), field(3, "/var/run/secrets")].concat();
+        let variable = [field(1, "POD"), field(2, &name)].concat();
+        let amount = [field(1, "cpu"), field(2, field(1, "100m"))].concat();
+        let container = [
+            field(1, "c"),
+            field(2, "registry.example/db:1"),
+            field(7, variable),
+            field(8, field(2, amount)),
+            field(9, mount),
+            field(14, "IfNotPresent"),
+        ];
+        let projected = [field(1, &token), field(2, field(26, ""))].concat();
+        let claim = [field(1, "data"), field(2, field(10, field(1, "data-db")))].concat();
+        let spec = [
+            field(1, projected),
+            field(1, claim),
+            field(2, container.concat()),
+            field(10, node_name),
+            field(16, &name),
+            field(17, "db"),
+            field(19, "default-scheduler"),
+            // priority: 7
+            vec![25 << 3 & 0x7f | 0x80, 1, 7],
+        ];
+        let metadata = [field(1, &name), field(3, "shop"), field(5, format!("uid-{ordinal}"))];
+        let status = field(1, "Pending");
+        [field(1, metadata.concat()), field(2, spec.concat()), field(3, status)].concat()
+    }
+
+    /// Whether both ways decode these bytes, and then to the same pod; else both fail with the same error.
+    #[track_caller]
+    fn check(raw: &[u8]) -> bool {
+        let wanted = super::super::from_message(raw, convert::pod);
+        assert_eq!(decode(raw), wanted, "{raw:?}");
+        wanted.is_ok()
+    }
+
+    #[test]
+    fn pods_are_decoded_as_a_whole_message_is() {
+        let raw = pod(0, "node-1");
+        assert!(check(&raw) && check(&[]));
+        // A part that occurs twice, of which the second has a field of its own.
+        assert!(check(&[&raw[..], &field(2, field(24, "high"))].concat()));
+        let mut rng = Rng::new(7);
+        let mut n_decoded = (0..raw.len()).filter(|len| check(&raw[..*len])).count();
+        for _ in 0..30_000 {
+            let mut changed = raw.clone();
+            for _ in 0..=rng.below(3) {
+                changed[rng.below(raw.len() as u64) as usize] = rng.below(256) as u8;
+            }
+            n_decoded += usize::from(check(&changed));
+        }
+        assert!((3_000..27_000).contains(&n_decoded), "{n_decoded}");
+    }
+
+    #[test]
+    fn pods_of_one_controller_share_their_spec() {
+        let of = |ordinal, node_name| decode(&pod(ordinal, node_name)).unwrap().spec;
+        let (first, second) = (of(1, ""), of(2, "node-1"));
+        assert_eq!((first.node_name.as_str(), second.node_name.as_str()), ("", "node-1"));
+        assert!(std::ptr::eq(&*first.shared, &*second.shared));
+        assert_eq!(first.volumes.len(), 1, "the claim");
+        assert_eq!(first.priority, Some(7));
+        assert_eq!(first.containers[0].resources.requests.len(), 1);
+    }
+
+    #[test]
+    fn more_specs_than_are_remembered() {
+        let long = "i".repeat(KNOWN_BYTES_MAX / 8);
+        let check = |nth: u32| {
+            let image = format!("{long}:{nth}");
+            let pod = decode(&field(2, field(2, field(2, &image)))).unwrap();
+            assert_eq!(pod.spec.containers[0].image, image.as_str());
+            KNOWN.with_borrow(|known| assert!(known.n_bytes <= KNOWN_BYTES_MAX));
+        };
+        (0..20).chain([0]).for_each(check);
+    }
+}
