@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn specs_of_different_threads_are_equal_and_have_equal_hashes() {
         let of = || spec(&json!({"priority": 5})).shared;
-        let there = std::thread::spawn(of).join().unwrap();
+        let there = std::thread::scope(|scope| scope.spawn(of).join().unwrap());
         let here = of();
         assert!(!std::ptr::eq(&*here, &*there));
         assert_eq!(here, there);

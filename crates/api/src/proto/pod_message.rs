@@ -1,4 +1,4 @@
-//! Pods are decoded by their parts: metadata and status for each pod, and specs once for all pods whose specs are equal in what is read.
+//! Pods are decoded by their parts: specs, labels and owners once for all pods in which they are equal in what is read.
 //!
 //! The specs of the pods of one controller differ as bytes: the token volume of each has a random name, which every container mounts.
 //! What is read of them is copied, which takes a fraction of the time that decoding takes, and looked up.
@@ -11,6 +11,7 @@ use prost::Message;
 use super::wire::{self, Field, Fields};
 use super::{ProtoError, convert, messages};
 use crate::interned_str::Str;
+use crate::meta::{Labels, ObjectMeta, OwnerReference};
 use crate::pod::Pod;
 use crate::pod_spec::{InternedPodSpec, PodSpec};
 
@@ -39,55 +40,113 @@ fn decode_parts(raw: &[u8]) -> Option<Pod> {
             return None;
         }
     }
-    let metadata = metadata.map(messages::ObjectMeta::decode).transpose().ok()?;
     let status = status.map(messages::PodStatus::decode).transpose().ok()?;
-    Some(Pod {
-        metadata: convert::metadata(metadata).ok()?,
-        spec: spec.map_or(Some(PodSpec::default()), pod_spec)?,
-        status: convert::pod_status(status).ok()?,
-        extra: None,
+    KNOWN.with_borrow_mut(|known| {
+        Some(Pod {
+            metadata: known.metadata(metadata.unwrap_or_default())?,
+            spec: known.spec(spec.unwrap_or_default())?,
+            status: convert::pod_status(status).ok()?,
+            extra: None,
+        })
     })
 }
 
-/// Number of bytes of the specs that a thread remembers before it starts over.
-const KNOWN_BYTES_MAX: usize = 4 << 20;
+/// Number of bytes of the messages of one kind that a thread remembers before it starts over.
+const KNOWN_BYTES_MAX: usize = 2 << 20;
 
-/// The specs that were decoded before, by what is read of their messages.
-#[derive(Default)]
-struct KnownSpecs {
-    specs: Map<Box<[u8]>, InternedPodSpec>,
+/// What was decoded before, by what is read of the message.
+struct Known<T> {
+    by_message: Map<Box<[u8]>, T>,
     n_bytes: usize,
-    /// What is read of the message that is decoded now.
-    read: Vec<u8>,
-    /// What is read of one of its containers.
-    read_of_container: Vec<u8>,
+}
+
+impl<T> Default for Known<T> {
+    fn default() -> Self {
+        Known { by_message: Map::default(), n_bytes: 0 }
+    }
+}
+
+impl<T: Clone> Known<T> {
+    /// What `decode` makes of this message; `None` if it is malformed.
+    fn get(&mut self, message: &[u8], decode: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
+        if let Some(known) = self.by_message.get(message) {
+            return Some(known.clone());
+        }
+        let decoded = decode(message)?;
+        self.n_bytes += message.len();
+        if self.n_bytes > KNOWN_BYTES_MAX {
+            (self.n_bytes, self.by_message) = (message.len(), Map::default());
+        }
+        self.by_message.insert(message.into(), decoded.clone());
+        Some(decoded)
+    }
+}
+
+/// The parts of pods that were decoded before.
+#[derive(Default)]
+struct KnownParts {
+    specs: Known<InternedPodSpec>,
+    labels: Known<Labels>,
+    owners: Known<Vec<OwnerReference>>,
+    /// Scratch space: what is read of the message that is decoded now, in parts.
+    read: [Vec<u8>; 3],
 }
 
 thread_local! {
-    static KNOWN: RefCell<KnownSpecs> = RefCell::default();
+    static KNOWN: RefCell<KnownParts> = RefCell::default();
 }
 
-/// The spec; `None` if it is malformed.
-fn pod_spec(raw: &[u8]) -> Option<PodSpec> {
-    KNOWN.with_borrow_mut(|known| {
-        let KnownSpecs { specs, n_bytes, read, read_of_container } = known;
+impl KnownParts {
+    /// The metadata; `None` if it is malformed.
+    fn metadata(&mut self, raw: &[u8]) -> Option<ObjectMeta> {
+        let KnownParts { labels: known_labels, owners: known_owners, read, .. } = self;
+        read.iter_mut().for_each(Vec::clear);
+        let [labels, owners, others] = read;
+        let (mut name, mut is_named_in_labels) = (&[][..], false);
+        let mut fields = Fields(raw);
+        while let Some((number, field, bytes)) = fields.next_with_bytes().ok()? {
+            match (number, field) {
+                (11, Field::Bytes(_)) => {
+                    labels.extend_from_slice(bytes);
+                    is_named_in_labels |= !name.is_empty() && bytes.ends_with(name);
+                }
+                (13, Field::Bytes(_)) => owners.extend_from_slice(bytes),
+                // Annotations and managed fields.
+                (12 | 17, Field::Bytes(_)) => {}
+                _ => others.extend_from_slice(bytes),
+            }
+            if let (1, Field::Bytes(bytes)) = (number, field) {
+                name = bytes;
+            }
+        }
+        let decode = |bytes: &[u8]| {
+            let message = messages::ObjectMeta::decode(bytes).ok()?;
+            convert::metadata(Some(message)).ok()
+        };
+        let decode_labels = |bytes: &[u8]| decode(bytes).map(|it| it.labels);
+        Some(ObjectMeta {
+            // A label with the pod's name, such as those of a StatefulSet: no other pod has these labels.
+            labels: match is_named_in_labels {
+                true => decode_labels(labels)?,
+                false => known_labels.get(labels, decode_labels)?,
+            },
+            owner_references: known_owners
+                .get(owners, |bytes| decode(bytes).map(|it| it.owner_references))?,
+            ..decode(others)?
+        })
+    }
+
+    /// The spec; `None` if it is malformed.
+    fn spec(&mut self, raw: &[u8]) -> Option<PodSpec> {
+        let [read, read_of_container, _] = &mut self.read;
         read.clear();
         let node_name = copy_spec(raw, read, read_of_container)?;
-        let shared = match specs.get(&**read) {
-            Some(known) => known.clone(),
-            None => {
-                let message = messages::PodSpec::decode(&**read).ok()?;
-                let PodSpec { shared, .. } = convert::pod_spec(message).ok()?;
-                *n_bytes += read.len();
-                if *n_bytes > KNOWN_BYTES_MAX {
-                    (*n_bytes, *specs) = (read.len(), Map::default());
-                }
-                specs.insert(read.as_slice().into(), shared.clone());
-                shared
-            }
-        };
+        let shared = self.specs.get(read, |bytes| {
+            let message = messages::PodSpec::decode(bytes).ok()?;
+            convert::pod_spec(message).ok().map(|spec| spec.shared)
+        })?;
         Some(PodSpec { node_name: Str::new(node_name), shared })
-    })
+    }
 }
 
 /// Copies the message of a spec without `nodeName`, which it returns, and without fields that are not read and differ from pod to pod. `None`
@@ -190,7 +249,19 @@ mod tests {
             // priority: 7
             vec![25 << 3 & 0x7f | 0x80, 1, 7],
         ];
-        let metadata = [field(1, &name), field(3, "shop"), field(5, format!("uid-{ordinal}"))];
+        let label = |key: &str, value: &str| field(11, [field(1, key), field(2, value)].concat());
+        let owner = [field(1, "StatefulSet"), field(3, "db"), field(4, "u"), field(5, "apps/v1")];
+        let metadata = [
+            field(1, &name),
+            field(3, "shop"),
+            field(5, format!("uid-{ordinal}")),
+            field(8, [1 << 3, 17]),
+            label("app", "db"),
+            label("statefulset.kubernetes.io/pod-name", if ordinal == 0 { "" } else { &name }),
+            field(12, [field(1, "note"), field(2, &token)].concat()),
+            field(13, owner.concat()),
+            field(17, field(1, "kube-controller-manager")),
+        ];
         let status = field(1, "Pending");
         [field(1, metadata.concat()), field(2, spec.concat()), field(3, status)].concat()
     }
@@ -222,9 +293,21 @@ mod tests {
     }
 
     #[test]
+    fn labels_with_the_name_of_the_pod_are_not_remembered() {
+        let n_known = || KNOWN.with_borrow(|known| known.labels.by_message.len());
+        assert!(check(&pod(0, "")));
+        assert_eq!(n_known(), 1);
+        assert!((1..9).all(|ordinal| check(&pod(ordinal, ""))));
+        assert_eq!(n_known(), 1);
+    }
+
+    #[test]
     fn pods_of_one_controller_share_their_spec() {
-        let of = |ordinal, node_name| decode(&pod(ordinal, node_name)).unwrap().spec;
+        let of = |ordinal, node_name| decode(&pod(ordinal, node_name)).unwrap();
         let (first, second) = (of(1, ""), of(2, "node-1"));
+        assert_eq!(first.metadata.owner_references, second.metadata.owner_references);
+        assert_eq!(first.metadata.labels.len(), 2);
+        let (first, second) = (first.spec, second.spec);
         assert_eq!((first.node_name.as_str(), second.node_name.as_str()), ("", "node-1"));
         assert!(std::ptr::eq(&*first.shared, &*second.shared));
         assert_eq!(first.volumes.len(), 1, "the claim");
@@ -239,7 +322,7 @@ mod tests {
             let image = format!("{long}:{nth}");
             let pod = decode(&field(2, field(2, field(2, &image)))).unwrap();
             assert_eq!(pod.spec.containers[0].image, image.as_str());
-            KNOWN.with_borrow(|known| assert!(known.n_bytes <= KNOWN_BYTES_MAX));
+            KNOWN.with_borrow(|known| assert!(known.specs.n_bytes <= KNOWN_BYTES_MAX));
         };
         (0..20).chain([0]).for_each(check);
     }

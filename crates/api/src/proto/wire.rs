@@ -17,14 +17,15 @@ pub(super) enum Field<'a> {
     Fixed,
 }
 
+/// A field with its number and with its bytes, in which both are.
+type WholeField<'a> = (u64, Field<'a>, &'a [u8]);
+
 /// The fields of a message in their order.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// The next field with its number and with its bytes, in which both are; None at the end.
-    pub(super) fn next_with_bytes(
-        &mut self,
-    ) -> Result<Option<(u64, Field<'a>, &'a [u8])>, ProtoError> {
+    /// The next field with its bytes; None at the end.
+    pub(super) fn next_with_bytes(&mut self) -> Result<Option<WholeField<'a>>, ProtoError> {
         let before = self.0;
         let field = self.next()?;
         let n_bytes = before.len() - self.0.len();
