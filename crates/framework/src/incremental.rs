@@ -478,7 +478,7 @@ pub trait PluginEvaluator: Send + Sync {
         false
     }
 
-    /// Writes the normalised score (`0..=100`) of every feasible class to `out`.
+    /// Writes the normalised score (`0..=100`) of every feasible class to `out`, which has zeros.
     fn score_classes(&self, cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
         let _ = (cx, classes, out);
     }

@@ -11,6 +11,8 @@ pub(crate) struct ClassTable {
     pub rows: Vec<u32>,
     ids: Map<ClassKey, u32>,
     free: Vec<u32>,
+    /// Number of times that a class got a key.
+    n_keys_set: u64,
     /// By class: result of the last [`Evaluator::filter_classes`](super::incremental::Evaluator::filter_classes).
     pub feasible: Vec<bool>,
     /// By class: result of the last [`Evaluator::score_classes`](super::incremental::Evaluator::score_classes).
@@ -38,6 +40,7 @@ impl ClassTable {
             return *id;
         }
         let stride = key.len();
+        self.n_keys_set += 1;
         let id = match self.free.pop() {
             Some(id) => {
                 let start = id as usize * stride;
@@ -66,8 +69,8 @@ impl ClassTable {
         }
     }
 
-    /// Makes this a table of the classes of two tables, first those of `shared` without so many rows, then `own`, whose keys have one more
-    /// element.
+    /// Makes this a table of the classes of two tables, always the same ones: first those of `shared`, each with so many rows less, then those
+    /// of `own`, whose keys have one more element.
     pub fn combine(
         &mut self,
         shared: &ClassTable,
@@ -75,11 +78,15 @@ impl ClassTable {
         own: &ClassTable,
         stride: usize,
     ) {
-        self.keys.clone_from(&shared.keys);
-        for key in own.keys.chunks_exact(stride + 1) {
-            self.keys.extend_from_slice(&key[..stride]);
+        // Most often the rows alone are others than before.
+        let n_keys_set = shared.n_keys_set + own.n_keys_set;
+        if n_keys_set != self.n_keys_set {
+            self.n_keys_set = n_keys_set;
+            self.keys.clone_from(&shared.keys);
+            for key in own.keys.chunks_exact(stride + 1) {
+                self.keys.extend_from_slice(&key[..stride]);
+            }
         }
-        let n_less = n_less.iter().copied().chain(std::iter::repeat(0));
         self.rows.clear();
         self.rows.extend(shared.rows.iter().zip(n_less).map(|(rows, less)| rows - less));
         self.rows.extend_from_slice(&own.rows);

@@ -3,17 +3,20 @@
 use loadmaster_framework::NodeRow;
 
 /// Number of words of a block.
-const WORDS: usize = 16;
+const WORDS: usize = 4;
 
 /// Number of rows of a block.
 const BLOCK: usize = WORDS * u64::BITS as usize;
 
-/// Values of a small part of the rows. For 1,024 rows each: which of them have one, and these values by row. A lookup hashes nothing, and what
-/// it reads is small enough to stay in caches.
+/// Values of a small part of the rows. For 256 rows each: which of them have one, and these values by row. A lookup hashes nothing, and what
+/// it reads is small enough to stay in caches. So few rows because an insertion moves the values behind it, which are in no cache if the map
+/// has not been used for a while.
 pub(crate) struct RowMap<T> {
     blocks: Vec<Block<T>>,
 }
 
+/// A cache line.
+#[repr(align(64))]
 struct Block<T> {
     /// A bit for each row that has a value.
     members: [u64; WORDS],

@@ -79,7 +79,11 @@ impl<'a> BestRows<'a> {
         // Most often a row with the highest bound is found at once, and no other part has a higher one.
         let Some(part) = parts.get(first) else { return };
         self.search(counted, part);
-        parts[..first].iter().chain(&parts[first + 1..]).for_each(|it| self.search(counted, it));
+        for part in parts[..first].iter().chain(&parts[first + 1..]) {
+            if part.bound > self.total {
+                self.search(counted, part);
+            }
+        }
         self.find_buckets(counted, parts);
     }
 
@@ -92,11 +96,8 @@ impl<'a> BestRows<'a> {
         Some(Part { shared_class, counted_class, offset, bound })
     }
 
-    /// Raises the total to the highest one of a row of this part, if that is higher.
+    /// Raises the total to the highest one of a row of this part, whose bound is higher.
     fn search(&mut self, counted: &CountedRows, part: &Part) {
-        if part.bound <= self.total {
-            return;
-        }
         if counted.n_counted(part.shared_class) == 0 {
             self.total = part.bound;
             return;

@@ -63,6 +63,7 @@ impl CountedRows {
 
     /// Makes `all_classes` a table of all classes. Those of counted rows begin after those of the index.
     pub fn combine_classes(&mut self, index: &RowIndex, stride: usize) {
+        self.n_counted.resize(index.table.len(), 0);
         self.all_classes.combine(&index.table, &self.n_counted, &self.table, stride);
     }
 
