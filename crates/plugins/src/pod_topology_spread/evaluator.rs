@@ -220,37 +220,61 @@ impl SoftConstraint {
 
     /// The number of domains of the scored nodes; those without the label form one more domain. For
     /// host names, the number of scored nodes. `at` is the place of the constraint's key element.
-    fn n_domains(&self, world: &World, scored: &[ScoredClass<'_>], at: usize) -> usize {
+    fn n_domains(&self, world: &World, classes: &ScoredClasses<'_>, at: usize) -> usize {
+        let scored = classes.scored.iter().copied();
         match self.source {
             CountSource::Hostname(_) | CountSource::SharedHostname(_) => {
-                scored.iter().map(|class| class.rows).sum()
+                scored.map(|class| classes.rows(class)).sum()
             }
             CountSource::Unique(_) => {
                 let (mut n, mut is_any_absent) = (0, false);
                 for class in scored {
-                    let is_absent = class.key[at] == ABSENT;
+                    let is_absent = classes.key_element(class, at) == ABSENT;
                     is_any_absent |= is_absent;
-                    n += if is_absent { 0 } else { class.rows };
+                    n += if is_absent { 0 } else { classes.rows(class) };
                 }
                 n + usize::from(is_any_absent)
             }
             CountSource::Shared(_) => {
                 let ids_max = world.nodes().labels().column(self.key).id_upper_bound();
-                n_distinct(scored.iter().map(|class| class.key[at]), ids_max)
+                n_distinct(scored.map(|class| classes.key_element(class, at)), ids_max)
             }
         }
     }
 }
 
-/// A feasible class that is scored.
-struct ScoredClass<'a> {
-    class: usize,
-    /// Number of its rows.
-    rows: usize,
-    /// The key elements of the soft constraints.
-    key: &'a [i64],
-    /// The sum over the soft constraints.
-    sum: f64,
+/// The feasible classes that are scored. The others have the score 0.
+struct ScoredClasses<'a> {
+    all: &'a NodeClasses<'a>,
+    /// Where the key elements of the soft constraints begin in the key of a class.
+    first_soft: usize,
+    scored: SmallVec<[u32; 32]>,
+}
+
+impl<'a> ScoredClasses<'a> {
+    fn new(all: &'a NodeClasses<'a>, n_hard: usize, all_keys: bool) -> ScoredClasses<'a> {
+        let (first_soft, scored) = (all.offset + n_hard, SmallVec::new());
+        let mut classes = ScoredClasses { all, first_soft, scored };
+        for class in all.feasible() {
+            // A row that is not scored has `ABSENT` for every soft constraint.
+            if !all_keys || classes.key_element(class as u32, 0) != ABSENT {
+                classes.scored.push(class as u32);
+            }
+        }
+        classes
+    }
+
+    /// The key element of the soft constraint at this place.
+    #[inline]
+    fn key_element(&self, class: u32, at: usize) -> i64 {
+        self.all.keys[class as usize * self.all.stride + self.first_soft + at]
+    }
+
+    /// Number of rows of a class.
+    #[inline]
+    fn rows(&self, class: u32) -> usize {
+        self.all.rows[class as usize] as usize
+    }
 }
 
 /// The inputs for scoring by one soft constraint, computed once per decision.
@@ -359,18 +383,9 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
     }
 
     fn score_classes(&self, cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
-        let mut scored = SmallVec::<[ScoredClass<'_>; 16]>::new();
-        for class in classes.feasible() {
-            let key = &classes.key(class)[self.hard.len()..];
-            // A row that is not scored has `ABSENT` for every soft constraint.
-            if self.all_keys && key[0] == ABSENT {
-                out[class] = 0;
-            } else {
-                let rows = classes.rows[class] as usize;
-                scored.push(ScoredClass { class, rows, key, sum: 0.0 });
-            }
-        }
-        let scored = scored.as_mut_slice();
+        let classes = ScoredClasses::new(classes, self.hard.len(), self.all_keys);
+        let scored = classes.scored.as_slice();
+        let mut sums = SmallVec::<[f64; 32]>::from_elem(0.0, scored.len());
         for (at, soft) in self.soft.iter().enumerate() {
             let weighted = WeightedConstraint {
                 domains: match soft.source {
@@ -378,20 +393,21 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
                     _ => None,
                 },
                 max_skew: soft.max_skew,
-                weight: score::topology_normalizing_weight(soft.n_domains(cx.world, scored, at)),
+                weight: score::topology_normalizing_weight(soft.n_domains(cx.world, &classes, at)),
             };
-            for class in &mut *scored {
-                class.sum += weighted.score(class.key[at]);
+            for (sum, class) in sums.iter_mut().zip(scored) {
+                *sum += weighted.score(classes.key_element(*class, at));
             }
         }
         let mut range = ScoreRange::default();
-        for class in &*scored {
-            let sum = score::rounded(class.sum);
-            out[class.class] = sum;
+        for (sum, class) in sums.iter().zip(scored) {
+            let sum = score::rounded(*sum);
+            out[*class as usize] = sum;
             range.add(sum);
         }
         for class in scored {
-            out[class.class] = range.normalize(out[class.class]);
+            let score = &mut out[*class as usize];
+            *score = range.normalize(*score);
         }
     }
 

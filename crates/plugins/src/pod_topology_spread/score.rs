@@ -150,7 +150,20 @@ pub(super) fn score_for_count(count: i64, max_skew: i64, weight: f64) -> f64 {
 }
 
 /// Half away from zero, as Go's `math.Round`. The standard library's `round` is a function call.
+#[inline]
 pub(super) fn rounded(sum: f64) -> i64 {
+    // From this number to twice as much, all floating point numbers are whole, and each whole number is one.
+    const WHOLE: f64 = (1_u64 << 52) as f64;
+    if !(0.0..WHOLE / 2.0).contains(&sum) {
+        return rounded_any(sum);
+    }
+    // The addition rounds half to even, so that a half may be missing.
+    let even = ((sum + WHOLE).to_bits() - WHOLE.to_bits()) as i64;
+    even + i64::from(sum - even as f64 >= 0.5)
+}
+
+#[cold]
+fn rounded_any(sum: f64) -> i64 {
     let whole = sum as i64;
     let rest = sum - whole as f64;
     whole.saturating_add(i64::from(rest >= 0.5) - i64::from(rest <= -0.5))
@@ -187,13 +200,21 @@ impl ScoreRange {
 
 #[cfg(test)]
 mod tests {
+    use loadmaster_stdx::Rng;
+
     use super::*;
 
     #[test]
     fn sums_are_rounded_as_by_the_standard_library() {
         let near_half = [0.499_999_999_999_999_94, 0.5, 1.5, 2.5, 3.499_999_999_999_999_6];
+        let near_bound = [2_251_799_813_685_247.5, 2_251_799_813_685_248.0];
         let large = [4_503_599_627_370_495.5, 9e15, 1e19, f64::MAX, f64::INFINITY];
-        for sum in near_half.into_iter().chain(large).chain([0.0]) {
+        let random = std::iter::repeat_with({
+            let mut rng = Rng::new(5);
+            move || rng.below(1 << 40) as f64 / 4096.0
+        });
+        let fixed = near_half.into_iter().chain(near_bound).chain(large).chain([0.0]);
+        for sum in fixed.chain(random.take(10_000)) {
             for sum in [sum, -sum] {
                 assert_eq!(rounded(sum), sum.round() as i64, "{sum}");
             }
