@@ -92,7 +92,7 @@ pub(crate) fn random_fraction(rng: &mut Rng, whole: Duration) -> Duration {
 /// A seed from the operating system, for identities and for delays that must differ between replicas.
 pub fn random_seed() -> u64 {
     let mut bytes = [0; 8];
-    // If this fails, only the delays and choices of replicas no longer differ, and the hash maps have the fixed seed.
+    // If this fails, only the delays and choices of replicas no longer differ.
     let _ = rustls::crypto::ring::default_provider().secure_random.fill(&mut bytes);
     u64::from_le_bytes(bytes)
 }

@@ -287,7 +287,7 @@ pub(crate) fn user_agent() -> String {
 fn engine_options(loaded: &LoadedConfig, flags: &LoadmasterFlags) -> EngineOptions {
     EngineOptions {
         seed: random_seed(),
-        hash_seed: HashSeed::new(random_seed()),
+        hash_seed: HashSeed::random(),
         initial_backoff: whole_seconds(loaded.config.pod_initial_backoff_seconds),
         max_backoff: whole_seconds(loaded.config.pod_max_backoff_seconds),
         max_in_unschedulable: loaded.pod_max_in_unschedulable_pods.to_std().unwrap_or_default(),

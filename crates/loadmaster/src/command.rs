@@ -7,7 +7,6 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use loadmaster_client::flowcontrol::random_seed;
 use loadmaster_daemon::flags::{
     Program, hyperkube_scheduler_flags, is_kube_scheduler, program_name,
 };
@@ -207,7 +206,7 @@ impl SchedulerCommand {
     /// Runs the command in these arguments; the first one is the name of the program.
     pub fn run_from(self, args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
         // Objects of a cluster, whoever wrote them, are the keys of hash maps in most commands.
-        HashSeed::new(random_seed()).set_for_thread();
+        HashSeed::random().set_for_thread();
         let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
         if let Some(flags) = hyperkube_scheduler_flags(&args) {
             return self.run_scheduler(&Program::kube_scheduler(), flags);
