@@ -165,7 +165,7 @@ impl Deref for PodSpec {
     }
 }
 
-/// The spec of a pod without a node.
+/// The spec of a pod without a node, if it was not decoded with one.
 impl From<SharedPodSpec> for PodSpec {
     fn from(mut spec: SharedPodSpec) -> Self {
         PodSpec {

@@ -1,6 +1,7 @@
 use std::fmt::Debug;
 
 use expect_test::{Expect, expect};
+use loadmaster_stdx::Rng;
 use proptest::prelude::*;
 use prost::Message;
 use serde::de::DeserializeOwned;
@@ -51,6 +52,25 @@ fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> =
         hex.chars().filter_map(|digit| digit.to_digit(16)).map(|d| d as u8).collect();
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}
+
+/// Decodes the beginnings of a message, and the message with some bytes changed so many times; returns how many could be decoded.
+#[track_caller]
+pub(super) fn decode_changed(
+    bytes: &[u8],
+    n_changed: u32,
+    decode: impl Fn(&[u8]) -> bool,
+) -> usize {
+    let mut rng = Rng::new(7);
+    let mut n_decoded = (0..bytes.len()).filter(|len| decode(&bytes[..*len])).count();
+    for _ in 0..n_changed {
+        let mut changed = bytes.to_vec();
+        for _ in 0..=rng.below(3) {
+            changed[rng.below(bytes.len() as u64) as usize] = rng.below(256) as u8;
+        }
+        n_decoded += usize::from(decode(&changed));
+    }
+    n_decoded
 }
 
 /// Puts a message into an envelope.

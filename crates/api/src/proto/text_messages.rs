@@ -128,8 +128,7 @@ fn leading_text(bytes: &[u8]) -> Option<(&str, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use loadmaster_stdx::Rng;
-
+    use super::super::tests::decode_changed;
     use super::*;
 
     /// The same message, as prost decodes it.
@@ -174,15 +173,7 @@ mod tests {
         };
         let bytes = message.encode_to_vec();
         assert!(check(&bytes));
-        let mut rng = Rng::new(7);
-        let mut n_decoded = (0..bytes.len()).filter(|len| check(&bytes[..*len])).count();
-        for _ in 0..20_000 {
-            let mut changed = bytes.clone();
-            for _ in 0..=rng.below(3) {
-                changed[rng.below(bytes.len() as u64) as usize] = rng.below(256) as u8;
-            }
-            n_decoded += usize::from(check(&changed));
-        }
+        let n_decoded = decode_changed(&bytes, 20_000, check);
         assert!((2_000..18_000).contains(&n_decoded), "{n_decoded}");
     }
 

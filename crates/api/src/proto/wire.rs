@@ -1,5 +1,7 @@
 //! The outer layers, walked without copying: envelopes, lists and watch events hold whole objects as bytes.
 
+use prost::encoding::{WireType, decode_varint, encode_key, encode_varint};
+
 use super::{ProtoError, Status};
 
 /// What every object begins with.
@@ -18,7 +20,7 @@ pub(super) enum Field<'a> {
 }
 
 /// A field with its number and with its bytes, in which both are.
-type WholeField<'a> = (u64, Field<'a>, &'a [u8]);
+type WholeField<'a> = (u32, Field<'a>, &'a [u8]);
 
 /// The fields of a message in their order.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
@@ -33,7 +35,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The next field with its number; None at the end.
-    pub(super) fn next(&mut self) -> Result<Option<(u64, Field<'a>)>, ProtoError> {
+    pub(super) fn next(&mut self) -> Result<Option<(u32, Field<'a>)>, ProtoError> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -52,26 +54,15 @@ impl<'a> Fields<'a> {
             5 => self.take(4).map(|_| Field::Fixed)?,
             _ => return Err(ProtoError::Malformed),
         };
-        Ok(Some((key >> 3, field)))
+        Ok(Some(((key >> 3) as u32, field)))
     }
 
     fn number(&mut self) -> Result<u64, ProtoError> {
-        let mut number = 0;
-        for (at, &byte) in self.0.iter().enumerate().take(N_NUMBER_BYTES_MAX) {
-            number |= u64::from(byte & 0x7f) << (7 * at);
-            if byte < 0x80 {
-                // The last byte of the longest has the last of 64 bits.
-                if at == N_NUMBER_BYTES_MAX - 1 && byte > 1 {
-                    return Err(ProtoError::Malformed);
-                }
-                self.0 = &self.0[at + 1..];
-                return Ok(number);
-            }
-        }
-        if self.0.len() < N_NUMBER_BYTES_MAX {
-            return Err(ProtoError::Truncated);
-        }
-        Err(ProtoError::Malformed)
+        let is_short = self.0.len() < N_NUMBER_BYTES_MAX;
+        decode_varint(&mut self.0).map_err(|_| match is_short {
+            true => ProtoError::Truncated,
+            false => ProtoError::Malformed,
+        })
     }
 
     fn take(&mut self, len: usize) -> Result<&'a [u8], ProtoError> {
@@ -82,18 +73,10 @@ impl<'a> Fields<'a> {
 }
 
 /// Appends a field that is a message.
-pub(super) fn put_message(number: u64, message: &[u8], to: &mut Vec<u8>) {
-    put_number(number << 3 | 2, to);
-    put_number(message.len() as u64, to);
+pub(super) fn put_message(number: u32, message: &[u8], to: &mut Vec<u8>) {
+    encode_key(number, WireType::LengthDelimited, to);
+    encode_varint(message.len() as u64, to);
     to.extend_from_slice(message);
-}
-
-fn put_number(mut number: u64, to: &mut Vec<u8>) {
-    while number >= 0x80 {
-        to.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    to.push(number as u8);
 }
 
 fn text(bytes: &[u8]) -> Result<&str, ProtoError> {
