@@ -141,6 +141,8 @@ pub(crate) struct PartsSummary {
     pub excludes_nodes: bool,
     /// Whether class keys differ from the shared ones where counters count a row's pods.
     pub counts_pods: bool,
+    /// The parts with class keys.
+    pub with_keys: SmallVec<[usize; 4]>,
     /// The parts that may reject classes.
     pub class_filters: SmallVec<[usize; 2]>,
     /// The parts that score classes.
@@ -153,6 +155,9 @@ impl PartsSummary {
         self.depends_on_pod |= part.filters && part.dependencies.pod;
         self.excludes_nodes |= part.filters && evaluator.narrows_nodes();
         self.counts_pods |= part.counts_pods();
+        if part.key_len > 0 {
+            self.with_keys.push(at);
+        }
         if part.filters && part.key_len > 0 && evaluator.filter_scope() != FilterScope::Nothing {
             self.class_filters.push(at);
         }

@@ -334,7 +334,7 @@ impl Evaluator {
     /// Computes the class key of a row.
     pub fn class_key(&self, form: KeyForm, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
         out.clear();
-        for part in self.parts.iter().filter(|part| part.key_len > 0) {
+        for part in self.parts_with_keys() {
             let evaluator = part.enter(ExtensionPoint::Prepare);
             match form {
                 KeyForm::Shared if part.uncounted.is_some() => {
@@ -381,13 +381,17 @@ impl Evaluator {
         is_computed: impl Fn(&EvaluatorPart) -> bool,
     ) {
         out.clear();
-        for part in self.parts.iter().filter(|part| part.key_len > 0) {
+        for part in self.parts_with_keys() {
             if is_computed(part) {
                 part.enter(ExtensionPoint::Prepare).class_key(cx, row, out);
             } else {
                 out.extend_from_slice(&copied[part.offset..part.offset + part.key_len]);
             }
         }
+    }
+
+    fn parts_with_keys(&self) -> impl Iterator<Item = &EvaluatorPart> {
+        self.summary.with_keys.iter().map(|at| &self.parts[*at])
     }
 
     /// Whether a plugin may reject classes.

@@ -10,8 +10,8 @@ use crate::label_columns::{LabelKeyId, LabelValueId};
 pub struct TopologyDomains {
     key: LabelKeyId,
     sums: Sums,
-    /// `None` if the minimum is not tracked.
-    existing: Option<ExistingDomains>,
+    /// `None` if the minimum is not tracked. Boxed, because most counters do not track it, and a decision reads some that are in no cache.
+    existing: Option<Box<ExistingDomains>>,
     total: i64,
     /// Number of sums that are not 0.
     n_not_zero: usize,
@@ -29,7 +29,7 @@ struct ExistingDomains {
 
 impl TopologyDomains {
     pub(super) fn new(key: LabelKeyId, wants_min: bool) -> Self {
-        let existing = wants_min.then(ExistingDomains::default);
+        let existing = wants_min.then(Box::default);
         TopologyDomains { key, sums: Sums::default(), existing, total: 0, n_not_zero: 0 }
     }
 
