@@ -21,6 +21,7 @@ pub mod feature_gates;
 pub mod incremental;
 pub mod label_classes;
 pub mod label_columns;
+pub mod node_amounts;
 pub mod node_info;
 mod node_row;
 mod node_score;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use loadmaster_api::{Labels, Node, Taint};
 use serde_json::Value;
 
+use crate::node_amounts::{NodeAmount, NodeAmounts};
 use crate::node_table::{Entry, NodeRow, NodeTable};
 use crate::pod_info::PodInfo;
 use crate::template::HostPort;
@@ -88,46 +89,52 @@ impl<'a> NodeInfo<'a> {
 
     /// Number of pods on it.
     pub fn n_pods(&self) -> i64 {
-        self.table.columns().pods[self.row.index()]
+        self.amounts()[NodeAmount::Pods]
     }
 
     /// Allocatable number of pods.
     pub fn allocatable_pods(&self) -> i64 {
-        self.table.columns().allocatable_pods[self.row.index()]
+        self.amounts()[NodeAmount::AllocatablePods]
     }
 
     /// Allocatable amount of a resource: milli-CPU for `cpu`, else bytes or a count; 0 when the node does not have it.
     pub fn allocatable(&self, resource: &str) -> i64 {
-        let c = self.table.columns();
         let at = self.row.index();
         match resource {
-            crate::resources::RESOURCE_CPU => c.allocatable_cpu[at],
-            crate::resources::RESOURCE_MEMORY => c.allocatable_memory[at],
-            crate::resources::RESOURCE_EPHEMERAL_STORAGE => c.allocatable_storage[at],
+            crate::resources::RESOURCE_CPU => self.amounts()[NodeAmount::AllocatableCpu],
+            crate::resources::RESOURCE_MEMORY => self.amounts()[NodeAmount::AllocatableMemory],
+            crate::resources::RESOURCE_EPHEMERAL_STORAGE => {
+                self.table.columns().allocatable_storage[at]
+            }
             other => self.table.scalar(other).map_or(0, |column| column.allocatable[at]),
         }
     }
 
     /// Amount of a resource that its pods request, in the same units.
     pub fn requested(&self, resource: &str) -> i64 {
-        let c = self.table.columns();
         let at = self.row.index();
         match resource {
-            crate::resources::RESOURCE_CPU => c.requested_cpu[at],
-            crate::resources::RESOURCE_MEMORY => c.requested_memory[at],
-            crate::resources::RESOURCE_EPHEMERAL_STORAGE => c.requested_storage[at],
+            crate::resources::RESOURCE_CPU => self.amounts()[NodeAmount::RequestedCpu],
+            crate::resources::RESOURCE_MEMORY => self.amounts()[NodeAmount::RequestedMemory],
+            crate::resources::RESOURCE_EPHEMERAL_STORAGE => {
+                self.table.columns().requested_storage[at]
+            }
             other => self.table.scalar(other).map_or(0, |column| column.requested[at]),
         }
     }
 
     /// Milli-CPU that its pods request, with a default for containers without a request (upstream's `NonZeroRequested`).
     pub fn nonzero_requested_cpu(&self) -> i64 {
-        self.table.columns().nonzero_cpu[self.row.index()]
+        self.amounts()[NodeAmount::NonzeroCpu]
     }
 
     /// Bytes of memory that its pods request, with a default for containers without a request (upstream's `NonZeroRequested`).
     pub fn nonzero_requested_memory(&self) -> i64 {
-        self.table.columns().nonzero_memory[self.row.index()]
+        self.amounts()[NodeAmount::NonzeroMemory]
+    }
+
+    fn amounts(&self) -> &'a NodeAmounts {
+        &self.table.amounts().rows()[self.row.index()]
     }
 
     /// How many nodes of the cluster report an image under this name.

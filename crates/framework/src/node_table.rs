@@ -1,4 +1,5 @@
-//! The node table: one row per node with a stable index, resource sums in columns.
+//! The node table: one row per node with a stable index. Sums of resources are in columns; those of CPU and memory and the numbers of pods are
+//! in [`AllAmounts`].
 
 mod node_tree;
 
@@ -13,6 +14,7 @@ use loadmaster_stdx::hash::SeededHashBuilder;
 use smallvec::SmallVec;
 
 use crate::label_columns::{LabelColumns, LabelKeyId};
+use crate::node_amounts::{AllAmounts, NodeAmount};
 use crate::pod_info::PodInfo;
 use crate::pod_requests::PodRequests;
 use crate::resources::Resources;
@@ -25,29 +27,13 @@ pub use node_tree::NodeTree;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TaintSetId(pub u32);
 
-/// Allocatable resources of nodes and requests of their pods, as columns indexed by row. Units: milli-CPU, bytes, pods.
+/// What is not in [`AllAmounts`], as columns indexed by row.
 #[derive(Clone, Debug, Default)]
 pub struct NodeColumns {
-    /// Allocatable milli-CPU.
-    pub allocatable_cpu: Vec<i64>,
-    /// Allocatable bytes of memory.
-    pub allocatable_memory: Vec<i64>,
     /// Allocatable bytes of ephemeral storage.
     pub allocatable_storage: Vec<i64>,
-    /// Allocatable number of pods.
-    pub allocatable_pods: Vec<i64>,
-    /// Milli-CPU that its pods request.
-    pub requested_cpu: Vec<i64>,
-    /// Bytes of memory that its pods request.
-    pub requested_memory: Vec<i64>,
     /// Bytes of ephemeral storage that its pods request.
     pub requested_storage: Vec<i64>,
-    /// Requested milli-CPU with a default for containers without a request (upstream's `NonZeroRequested`); used by scores.
-    pub nonzero_cpu: Vec<i64>,
-    /// The same for memory, in bytes.
-    pub nonzero_memory: Vec<i64>,
-    /// Number of its pods.
-    pub pods: Vec<i64>,
     /// 1 where the row holds a node.
     pub occupied: Vec<u8>,
     /// 1 where `spec.unschedulable` is set.
@@ -104,6 +90,7 @@ pub struct NodeTable {
     n_nodes: usize,
     /// Number of pods with required anti-affinity terms.
     n_required_anti_affinity: usize,
+    amounts: AllAmounts,
     columns: NodeColumns,
     scalars: Vec<ScalarResourceColumn>,
     labels: LabelColumns,
@@ -205,7 +192,13 @@ impl NodeTable {
         self.entry(row).map_or(&[], |entry| &entry.host_ports)
     }
 
-    /// The resource columns.
+    /// CPU, memory and numbers of pods.
+    #[inline]
+    pub fn amounts(&self) -> &AllAmounts {
+        &self.amounts
+    }
+
+    /// The columns.
     pub fn columns(&self) -> &NodeColumns {
         &self.columns
     }
@@ -393,21 +386,10 @@ impl NodeTable {
         let row = NodeRow(self.entries.len() as u32);
         self.entries.push(None);
         let none = self.taint_set(&[]);
+        self.amounts.push();
         let c = &mut self.columns;
-        for column in [
-            &mut c.allocatable_cpu,
-            &mut c.allocatable_memory,
-            &mut c.allocatable_storage,
-            &mut c.allocatable_pods,
-            &mut c.requested_cpu,
-            &mut c.requested_memory,
-            &mut c.requested_storage,
-            &mut c.nonzero_cpu,
-            &mut c.nonzero_memory,
-            &mut c.pods,
-        ] {
-            column.push(0);
-        }
+        c.allocatable_storage.push(0);
+        c.requested_storage.push(0);
         c.occupied.push(0);
         c.unschedulable.push(0);
         c.taints.push(none);
@@ -424,11 +406,11 @@ impl NodeTable {
         let offered = Resources::from_resource_list(&node.status.allocatable);
         let at = row.index();
         let taints = self.taint_set(&node.spec.taints);
+        self.amounts.set(at, NodeAmount::AllocatableCpu, offered.cpu_milli);
+        self.amounts.set(at, NodeAmount::AllocatableMemory, offered.memory_bytes);
+        self.amounts.set(at, NodeAmount::AllocatablePods, offered.pods);
         let c = &mut self.columns;
-        c.allocatable_cpu[at] = offered.cpu_milli;
-        c.allocatable_memory[at] = offered.memory_bytes;
         c.allocatable_storage[at] = offered.ephemeral_storage_bytes;
-        c.allocatable_pods[at] = offered.pods;
         c.unschedulable[at] = u8::from(node.spec.unschedulable);
         c.taints[at] = taints;
         for scalar in &mut self.scalars {
@@ -446,20 +428,22 @@ impl NodeTable {
     fn count_pod(&mut self, row: NodeRow, requests: &PodRequests, sign: i64) {
         let at = row.index();
         let wanted = &requests.resources;
-        let c = &mut self.columns;
-        // Wraps on overflow as upstream, so that every addition can be reverted.
-        let add = |column: &mut Vec<i64>, amount: i64| {
-            column[at] = column[at].wrapping_add(sign.wrapping_mul(amount));
-        };
-        add(&mut c.requested_cpu, wanted.cpu_milli);
-        add(&mut c.requested_memory, wanted.memory_bytes);
-        add(&mut c.requested_storage, wanted.ephemeral_storage_bytes);
-        add(&mut c.nonzero_cpu, requests.nonzero_cpu_milli);
-        add(&mut c.nonzero_memory, requests.nonzero_memory_bytes);
-        add(&mut c.pods, 1);
-        for (name, amount) in &wanted.scalars {
-            let requested = &mut self.scalar_mut(name).requested[at];
-            *requested = requested.wrapping_add(sign.wrapping_mul(*amount));
+        for (amount, more) in [
+            (NodeAmount::RequestedCpu, wanted.cpu_milli),
+            (NodeAmount::RequestedMemory, wanted.memory_bytes),
+            (NodeAmount::NonzeroCpu, requests.nonzero_cpu_milli),
+            (NodeAmount::NonzeroMemory, requests.nonzero_memory_bytes),
+            (NodeAmount::Pods, 1),
+        ] {
+            self.amounts.add(at, amount, sign.wrapping_mul(more));
+        }
+        // Wraps on overflow, too.
+        let add = |sum: &mut i64, more: i64| *sum = sum.wrapping_add(sign.wrapping_mul(more));
+        if wanted.ephemeral_storage_bytes != 0 {
+            add(&mut self.columns.requested_storage[at], wanted.ephemeral_storage_bytes);
+        }
+        for (name, more) in &wanted.scalars {
+            add(&mut self.scalar_mut(name).requested[at], *more);
         }
     }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use loadmaster_api::Str;
 use loadmaster_engine::Engine;
 use loadmaster_engine::engine::scheduling_state::PodState;
+use loadmaster_framework::resources::{RESOURCE_CPU, RESOURCE_MEMORY};
 use loadmaster_framework::{NodeInfo, PodInfo, World};
 use loadmaster_stdx::SortCompactly as _;
 
@@ -94,19 +95,16 @@ pub(super) struct NodeLoad {
 
 impl NodeLoad {
     fn of(world: &World, node: NodeInfo<'_>) -> NodeLoad {
-        let (columns, at) = (world.nodes().columns(), node.row().index());
+        let utilization = |resource| Utilization {
+            requested: node.requested(resource),
+            allocatable: node.allocatable(resource),
+        };
         NodeLoad {
             name: node.name().to_owned(),
             zone: node.labels().get(ZONE).map(|zone| zone.to_string()).unwrap_or_default(),
             n_pods: world.nodes().pods(node.row()).len(),
-            cpu: Utilization {
-                requested: columns.requested_cpu[at],
-                allocatable: columns.allocatable_cpu[at],
-            },
-            memory: Utilization {
-                requested: columns.requested_memory[at],
-                allocatable: columns.allocatable_memory[at],
-            },
+            cpu: utilization(RESOURCE_CPU),
+            memory: utilization(RESOURCE_MEMORY),
         }
     }
 

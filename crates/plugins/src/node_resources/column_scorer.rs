@@ -33,8 +33,8 @@ impl ColumnScorer {
     /// The score of one row.
     pub fn score_row(&self, nodes: &NodeTable, at: usize) -> i64 {
         if let (Some(simd_formula), Some(resources)) =
-            (&self.simd_formula, self.columns.two_resource_columns(nodes))
-            && let Some(score) = simd_formula.score(&resources, at)
+            (&self.simd_formula, self.columns.two_of_single_rows(nodes))
+            && let Some(score) = simd_formula.score(resources.map(|resource| resource.of_row(at)))
         {
             return score;
         }
@@ -53,7 +53,7 @@ impl ColumnScorer {
         let outcome = Cell::new(Ok(()));
         let exact = |at| self.exact_or_zero(nodes, at, &outcome);
         if let (Some(simd_formula), Some(resources)) =
-            (&self.simd_formula, self.columns.two_resource_columns(nodes))
+            (&self.simd_formula, self.columns.two_of_all_rows(nodes))
         {
             simd::add_scores(simd_formula, &resources, set, weight, out, &exact);
         } else {
@@ -73,7 +73,7 @@ impl ColumnScorer {
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
         let (Some(simd_formula), Some(resources)) =
-            (&self.simd_formula, self.columns.two_resource_columns(nodes))
+            (&self.simd_formula, self.columns.two_of_single_rows(nodes))
         else {
             for (row, sum) in rows.iter().zip(out) {
                 let score = check_score_range(self.exact(nodes, row.index()))?;

@@ -19,15 +19,15 @@ use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{
     FilterScope, ResultDependencies, RowDependency, RowMask, ScoreOutOfRange,
 };
+use loadmaster_framework::node_amounts::NodeAmount;
 use loadmaster_framework::plugin_args::{self, FieldError};
 use loadmaster_framework::pod_requests::PodRequests;
 use loadmaster_framework::result::Reasons;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EvaluatorCx, EventObject, EventResource,
-    ExtensionPoints, Failure, FeatureGates, Filter, Incremental, NodeInfo, NodeRow, NodeTable,
-    PluginDef, PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult, PreScore,
-    PreScoreResult, PrepareCx, PrepareResult, QueueingHint, Reason, Rejection, Resources, Score,
-    SerialCx, Sign,
+    ExtensionPoints, Failure, FeatureGates, Filter, Incremental, NodeInfo, NodeRow, PluginDef,
+    PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult, PreScore, PreScoreResult,
+    PrepareCx, PrepareResult, QueueingHint, Reason, Rejection, Resources, Score, SerialCx, Sign,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -36,8 +36,8 @@ use smallvec::SmallVec;
 use super::args::{ResourceSpec, complete, encode};
 use super::column_scorer::ColumnScorer;
 use super::resource_amounts::{
-    RequestBasis, Resource, ResourceColumn, ResourceSlices, ScoredRequests, WeightedResources,
-    weighted_resources,
+    RequestBasis, Resource, ResourceColumn, RowAmounts, ScoredRequests, WantedResource,
+    WeightedResources, weighted_resources,
 };
 use super::score_formula::ScoreFormula;
 use super::simd;
@@ -48,6 +48,9 @@ use crate::utilization_shape::{Shape, UtilizationShapePoint, validate_shape};
 pub const NAME: &str = "NodeResourcesFit";
 
 const TOO_MANY_PODS: &str = "Too many pods";
+
+/// The allocatable and the current number of pods.
+const PODS: [NodeAmount; 2] = [NodeAmount::AllocatablePods, NodeAmount::Pods];
 
 /// The reasons with which this plugin rejects nodes: every resource by its name, extended ones of any domain, and requests
 /// above what the node has in total.
@@ -399,13 +402,16 @@ struct FitEvaluator {
 }
 
 impl FitEvaluator {
-    /// The columns that Filter reads. `None` if no node has one of the resources.
-    fn filter_slices<'a>(&self, nodes: &'a NodeTable) -> Option<SmallVec<[ResourceSlices<'a>; 4]>> {
-        let slices = |(column, wanted): &(ResourceColumn, i64)| {
-            let [allocatable, used] = column.columns(nodes, RequestBasis::Requested)?;
-            Some(ResourceSlices { allocatable, used, wanted: *wanted })
-        };
-        self.filter_requests.iter().map(slices).collect()
+    /// What Filter reads. `None` if no node has one of the resources.
+    fn filtered<A>(
+        &self,
+        amounts: impl Fn(&ResourceColumn) -> Option<A>,
+    ) -> Option<SmallVec<[WantedResource<A>; 4]>> {
+        let resources = self.filter_requests.iter();
+        let resources = resources.map(|(column, wanted)| {
+            Some(WantedResource { amounts: amounts(column)?, wanted: *wanted })
+        });
+        resources.collect()
     }
 }
 
@@ -425,41 +431,46 @@ impl PluginEvaluator for FitEvaluator {
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
         let nodes = cx.nodes();
         let at = row.index();
-        let c = nodes.columns();
+        let amounts = &nodes.amounts().rows()[at];
         let enough = |(column, wanted): &(ResourceColumn, i64)| {
             // Without a column, no node has the resource.
-            column.columns(nodes, RequestBasis::Requested).is_some_and(|[allocatable, used]| {
-                simd::headroom(allocatable[at], used[at], *wanted) >= 0
-            })
+            column
+                .of_row(nodes, RequestBasis::Requested, at)
+                .is_some_and(|(allocatable, used)| simd::headroom(allocatable, used, *wanted) >= 0)
         };
-        simd::pods_headroom(c.allocatable_pods[at], c.pods[at]) >= 0
+        simd::pods_headroom(amounts[NodeAmount::AllocatablePods], amounts[NodeAmount::Pods]) >= 0
             && self.filter_requests.iter().all(enough)
     }
 
     fn filter_result(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> Option<Result<(), Rejection>> {
         let (nodes, at) = (cx.nodes(), row.index());
-        let c = nodes.columns();
-        Some(self.requests.check(c.pods[at], c.allocatable_pods[at], |nth, _| {
+        let amounts = &nodes.amounts().rows()[at];
+        let (n_pods, n_pods_max) =
+            (amounts[NodeAmount::Pods], amounts[NodeAmount::AllocatablePods]);
+        Some(self.requests.check(n_pods, n_pods_max, |nth, _| {
             let column = &self.filter_requests[nth].0;
-            let columns = column.columns(nodes, RequestBasis::Requested);
-            columns.map_or((0, 0), |[allocatable, used]| (allocatable[at], used[at]))
+            column.of_row(nodes, RequestBasis::Requested, at).unwrap_or_default()
         }))
     }
 
     fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
-        let c = cx.nodes().columns();
-        match self.filter_slices(cx.nodes()) {
-            Some(resources) => {
-                simd::retain_fitting(set, [&c.allocatable_pods, &c.pods], &resources);
-            }
+        let nodes = cx.nodes();
+        let pods = PODS.map(|amount| nodes.amounts().column(amount));
+        match self.filtered(|column| column.of_all_rows(nodes, RequestBasis::Requested)) {
+            Some(resources) => simd::retain_fitting(set, pods, &resources),
             None => set.fill(0),
         }
     }
 
     fn filter_listed_rows(&self, cx: EvaluatorCx<'_>, rows: &mut Vec<NodeRow>) {
-        let c = cx.nodes().columns();
-        let Some(resources) = self.filter_slices(cx.nodes()) else { return rows.clear() };
-        simd::retain_listed_fitting(rows, [&c.allocatable_pods, &c.pods], &resources);
+        let nodes = cx.nodes();
+        match self.filtered(|column| column.of_single_rows(nodes, RequestBasis::Requested)) {
+            Some(resources) => {
+                let pods = RowAmounts::OfNodes(nodes.amounts().rows(), PODS);
+                simd::retain_listed_fitting(rows, pods, &resources);
+            }
+            None => rows.clear(),
+        }
     }
 
     fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {

@@ -1,9 +1,10 @@
 //! The amounts that filters and scores read. Resource names are resolved to columns once per pod, not per node.
 
 use loadmaster_api::Str;
+use loadmaster_framework::node_amounts::{NodeAmount, NodeAmounts};
 use loadmaster_framework::node_table::{NodeTable, ScalarResourceColumn};
 use loadmaster_framework::resources::{self, Resources};
-use loadmaster_framework::{NodeInfo, Reason};
+use loadmaster_framework::{NodeInfo, NodeRow, Reason};
 use smallvec::SmallVec;
 
 use super::args::ResourceSpec;
@@ -107,24 +108,64 @@ impl ResourceColumn {
         ResourceColumn { resource, scalar_at }
     }
 
-    /// The allocatable and the requested amounts, by row. `None` while no node and no pod has the resource.
-    pub fn columns<'a>(&self, nodes: &'a NodeTable, basis: RequestBasis) -> Option<[&'a [i64]; 2]> {
-        let c = nodes.columns();
-        let nonzero = basis == RequestBasis::NonZeroRequested;
-        Some(match &self.resource {
-            Resource::Cpu => {
-                [&c.allocatable_cpu, if nonzero { &c.nonzero_cpu } else { &c.requested_cpu }]
-            }
-            Resource::Memory => [
-                &c.allocatable_memory,
-                if nonzero { &c.nonzero_memory } else { &c.requested_memory },
-            ],
-            Resource::Storage => [&c.allocatable_storage, &c.requested_storage],
-            Resource::Scalar(name) => {
-                let column = self.scalar(nodes, name)?;
-                [&column.allocatable, &column.requested]
-            }
+    /// The allocatable and the requested amounts of all rows. `None` while no node and no pod has the resource.
+    #[inline]
+    pub fn of_all_rows<'a>(
+        &self,
+        nodes: &'a NodeTable,
+        basis: RequestBasis,
+    ) -> Option<[&'a [i64]; 2]> {
+        match self.node_amounts(basis) {
+            Some(amounts) => Some(amounts.map(|amount| nodes.amounts().column(amount))),
+            None => self.own_columns(nodes),
+        }
+    }
+
+    /// The same, to be read of single rows.
+    #[inline]
+    pub fn of_single_rows<'a>(
+        &self,
+        nodes: &'a NodeTable,
+        basis: RequestBasis,
+    ) -> Option<RowAmounts<'a>> {
+        Some(match self.node_amounts(basis) {
+            Some(amounts) => RowAmounts::OfNodes(nodes.amounts().rows(), amounts),
+            None => RowAmounts::Columns(self.own_columns(nodes)?),
         })
+    }
+
+    /// The same of one row.
+    #[inline]
+    pub fn of_row(&self, nodes: &NodeTable, basis: RequestBasis, at: usize) -> Option<(i64, i64)> {
+        Some(self.of_single_rows(nodes, basis)?.get(at))
+    }
+
+    /// Which amounts they are, for a resource of which every node has some.
+    #[inline]
+    fn node_amounts(&self, basis: RequestBasis) -> Option<[NodeAmount; 2]> {
+        let nonzero = basis == RequestBasis::NonZeroRequested;
+        match self.resource {
+            Resource::Cpu => {
+                let used = if nonzero { NodeAmount::NonzeroCpu } else { NodeAmount::RequestedCpu };
+                Some([NodeAmount::AllocatableCpu, used])
+            }
+            Resource::Memory => {
+                let used =
+                    if nonzero { NodeAmount::NonzeroMemory } else { NodeAmount::RequestedMemory };
+                Some([NodeAmount::AllocatableMemory, used])
+            }
+            Resource::Storage | Resource::Scalar(_) => None,
+        }
+    }
+
+    /// The columns of another resource.
+    fn own_columns<'a>(&self, nodes: &'a NodeTable) -> Option<[&'a [i64]; 2]> {
+        let Resource::Scalar(name) = &self.resource else {
+            let c = nodes.columns();
+            return Some([&c.allocatable_storage, &c.requested_storage]);
+        };
+        let column = self.scalar(nodes, name)?;
+        Some([&column.allocatable, &column.requested])
     }
 
     /// Whether the column was added after this was resolved, so that resolving again saves one search by name per row.
@@ -141,6 +182,49 @@ impl ResourceColumn {
             _ => nodes.scalar(name),
         }
     }
+}
+
+/// The allocatable and the used amount of one resource, to be read of single rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RowAmounts<'a> {
+    /// These two of the amounts that a node has side by side.
+    OfNodes(&'a [NodeAmounts], [NodeAmount; 2]),
+    Columns([&'a [i64]; 2]),
+}
+
+impl RowAmounts<'_> {
+    /// Those of a row.
+    #[inline]
+    pub fn get(self, at: usize) -> (i64, i64) {
+        match self {
+            RowAmounts::OfNodes(nodes, amounts) => of_node(&nodes[at], amounts),
+            RowAmounts::Columns([allocatable, used]) => (allocatable[at], used[at]),
+        }
+    }
+
+    /// Calls a function with those of each of these rows and the next item of `out`.
+    #[inline]
+    pub fn for_each<T>(
+        self,
+        rows: &[NodeRow],
+        out: impl Iterator<Item = T>,
+        with: impl Fn((i64, i64), T),
+    ) {
+        let rows = rows.iter().map(|row| row.index()).zip(out);
+        match self {
+            RowAmounts::OfNodes(nodes, amounts) => {
+                rows.for_each(|(at, out)| with(of_node(&nodes[at], amounts), out));
+            }
+            RowAmounts::Columns([allocatable, used]) => {
+                rows.for_each(|(at, out)| with((allocatable[at], used[at]), out));
+            }
+        }
+    }
+}
+
+#[inline]
+fn of_node(node: &NodeAmounts, [allocatable, used]: [NodeAmount; 2]) -> (i64, i64) {
+    (node[allocatable], node[used])
 }
 
 /// The amounts of one resource on one node, for scoring.
@@ -235,12 +319,28 @@ struct ScoredColumn {
     wanted: i64,
 }
 
-/// The columns of one resource, and the pod's request for it.
+/// The allocatable and the used amounts of one resource, of all rows (slices) or of single ones ([`RowAmounts`]), and the pod's request for it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ResourceSlices<'a> {
-    pub allocatable: &'a [i64],
-    pub used: &'a [i64],
+pub(super) struct WantedResource<A> {
+    pub amounts: A,
     pub wanted: i64,
+}
+
+impl WantedResource<[&[i64]; 2]> {
+    /// The allocatable, the used and the wanted amount of a row.
+    #[inline]
+    pub fn of_row(&self, at: usize) -> (i64, i64, i64) {
+        (self.amounts[0][at], self.amounts[1][at], self.wanted)
+    }
+}
+
+impl WantedResource<RowAmounts<'_>> {
+    /// The same.
+    #[inline]
+    pub fn of_row(&self, at: usize) -> (i64, i64, i64) {
+        let (allocatable, used) = self.amounts.get(at);
+        (allocatable, used, self.wanted)
+    }
 }
 
 impl ScoredColumns {
@@ -262,35 +362,43 @@ impl ScoredColumns {
         at: usize,
     ) -> impl Iterator<Item = ResourceAmount> + Clone + 'a {
         let amounts = self.resources.iter().filter_map(move |part| {
-            let ResourceSlices { allocatable, used, wanted } = part.slices(nodes, self.basis)?;
-            Some(ResourceAmount {
-                weight: part.weight,
-                allocatable: allocatable[at],
-                used: used[at],
-                wanted,
-            })
+            let (allocatable, used) = part.column.of_row(nodes, self.basis, at)?;
+            Some(ResourceAmount { weight: part.weight, allocatable, used, wanted: part.wanted })
         });
         amounts.filter(|amount| amount.allocatable != 0)
     }
 
     /// The two resources being scored, if there are two and both have columns.
-    pub fn two_resource_columns<'a>(
+    pub fn two_of_all_rows<'a>(
         &self,
         nodes: &'a NodeTable,
-    ) -> Option<[ResourceSlices<'a>; 2]> {
+    ) -> Option<[WantedResource<[&'a [i64]; 2]>; 2]> {
+        self.two(|part| part.column.of_all_rows(nodes, self.basis))
+    }
+
+    /// The same, to be read of single rows.
+    #[inline]
+    pub fn two_of_single_rows<'a>(
+        &self,
+        nodes: &'a NodeTable,
+    ) -> Option<[WantedResource<RowAmounts<'a>>; 2]> {
+        self.two(|part| part.column.of_single_rows(nodes, self.basis))
+    }
+
+    #[inline]
+    fn two<A>(
+        &self,
+        amounts: impl Fn(&ScoredColumn) -> Option<A>,
+    ) -> Option<[WantedResource<A>; 2]> {
         let [one, other] = &*self.resources else { return None };
-        Some([one.slices(nodes, self.basis)?, other.slices(nodes, self.basis)?])
+        Some([
+            WantedResource { amounts: amounts(one)?, wanted: one.wanted },
+            WantedResource { amounts: amounts(other)?, wanted: other.wanted },
+        ])
     }
 
     /// See [`ResourceColumn::is_stale`].
     pub fn is_stale(&self, nodes: &NodeTable) -> bool {
         self.resources.iter().any(|part| part.column.is_stale(nodes))
-    }
-}
-
-impl ScoredColumn {
-    fn slices<'a>(&self, nodes: &'a NodeTable, basis: RequestBasis) -> Option<ResourceSlices<'a>> {
-        let [allocatable, used] = self.column.columns(nodes, basis)?;
-        Some(ResourceSlices { allocatable, used, wanted: self.wanted })
     }
 }

@@ -10,7 +10,7 @@ use loadmaster_framework::NodeRow;
 use pulp::{Arch, Simd, WithSimd};
 use smallvec::SmallVec;
 
-use super::resource_amounts::ResourceSlices;
+use super::resource_amounts::{RowAmounts, WantedResource};
 use super::score_formula::ScoreFormula;
 
 /// Number of rows that are computed before those out of the exact range are replaced.
@@ -55,13 +55,10 @@ impl SimdFormula {
         fits.then_some(SimdFormula { kind, weights: [one as f64, other as f64], inverse })
     }
 
-    /// The score of one row; `None` when the row is out of the exact range.
+    /// The score of one row, given the allocatable, the used and the wanted amount of each resource; `None` when the row is out of the exact range.
     #[inline]
-    pub fn score(&self, resources: &[ResourceSlices<'_>; 2], at: usize) -> Option<i64> {
-        let row = FloatRow::new(
-            resources
-                .map(|resource| (resource.allocatable[at], resource.used[at], resource.wanted)),
-        );
+    pub fn score(&self, resources: [(i64, i64, i64); 2]) -> Option<i64> {
+        let row = FloatRow::new(resources);
         let score = match self.kind {
             FormulaKind::LeastAllocated => least(self, &row, floor),
             FormulaKind::MostAllocated => most(self, &row, floor),
@@ -75,7 +72,7 @@ impl SimdFormula {
 /// exact range.
 pub(super) fn add_scores(
     simd_formula: &SimdFormula,
-    resources: &[ResourceSlices<'_>; 2],
+    resources: &[WantedResource<[&[i64]; 2]>; 2],
     set: &[u8],
     weight: i64,
     out: &mut [i64],
@@ -86,7 +83,9 @@ pub(super) fn add_scores(
     let (chunked, rest) = out.split_at_mut(n_chunked);
     Arch::new().dispatch(AddScores { simd_formula, resources, set, weight, out: chunked, exact });
     for (at, sum) in (n_chunked..).zip(rest).filter(|(at, _)| set[*at] != 0) {
-        let score = simd_formula.score(resources, at).unwrap_or_else(|| exact(at));
+        let score = simd_formula
+            .score(resources.map(|resource| resource.of_row(at)))
+            .unwrap_or_else(|| exact(at));
         *sum = sum.wrapping_add(weight.wrapping_mul(score));
     }
 }
@@ -98,7 +97,7 @@ const LISTED_MIN: usize = 16;
 /// range.
 pub(super) fn add_listed_scores(
     simd_formula: &SimdFormula,
-    resources: &[ResourceSlices<'_>; 2],
+    resources: &[WantedResource<RowAmounts<'_>>; 2],
     rows: &[NodeRow],
     weight: i64,
     out: &mut [i64],
@@ -110,7 +109,8 @@ pub(super) fn add_listed_scores(
         if rows.len() < LISTED_MIN {
             for (row, sum) in rows.iter().zip(out) {
                 let at = row.index();
-                let score = simd_formula.score(resources, at).unwrap_or_else(|| exact(at));
+                let amounts = resources.map(|resource| resource.of_row(at));
+                let score = simd_formula.score(amounts).unwrap_or_else(|| exact(at));
                 *sum = sum.wrapping_add(weight.wrapping_mul(score));
             }
             continue;
@@ -119,13 +119,14 @@ pub(super) fn add_listed_scores(
         let mut sums = [0i64; CHUNK];
         set[..rows.len()].fill(1);
         for ([allocatable, used], resource) in amounts.iter_mut().zip(resources) {
-            gather(allocatable, resource.allocatable, rows);
-            gather(used, resource.used, rows);
+            resource.amounts.for_each(rows, allocatable.iter_mut().zip(used), |amounts, to| {
+                (*to.0, *to.1) = amounts;
+            });
         }
         let [one, other] = resources;
         let [first, second] = &amounts;
         let slices = [(first, one), (second, other)].map(|([allocatable, used], resource)| {
-            ResourceSlices { allocatable, used, wanted: resource.wanted }
+            WantedResource { amounts: [&allocatable[..], &used[..]], wanted: resource.wanted }
         });
         let exact = |at: usize| exact(rows[at].index());
         add_scores(simd_formula, &slices, &set, weight, &mut sums, &exact);
@@ -135,18 +136,10 @@ pub(super) fn add_listed_scores(
     }
 }
 
-/// Copies the elements of a column that these rows have.
-#[inline]
-fn gather(to: &mut [i64; CHUNK], column: &[i64], rows: &[NodeRow]) {
-    for (to, row) in to.iter_mut().zip(rows) {
-        *to = column[row.index()];
-    }
-}
-
 /// For whole chunks only: loops of constant length need no bounds checks.
 struct AddScores<'a> {
     simd_formula: &'a SimdFormula,
-    resources: &'a [ResourceSlices<'a>; 2],
+    resources: &'a [WantedResource<[&'a [i64]; 2]>; 2],
     set: &'a [u8],
     weight: i64,
     out: &'a mut [i64],
@@ -182,10 +175,10 @@ impl AddScores<'_> {
         let AddScores { simd_formula, resources, set, weight, out, exact } = self;
         let factor = weight as f64;
         let [one, other] = resources;
-        let columns = [one.allocatable, one.used, other.allocatable, other.used]
-            .map(|c| c.as_chunks::<CHUNK>().0);
+        let columns = [one.amounts, other.amounts]
+            .map(|pair| pair.map(|column| column.as_chunks::<CHUNK>().0));
         for (chunk, out) in out.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
-            let [a, b, c, d] = columns.map(|column| &column[chunk]);
+            let [[a, b], [c, d]] = columns.map(|pair| pair.map(|column| &column[chunk]));
             let mut scores = [0i64; CHUNK];
             let mut out_of_range = 0;
             for at in 0..CHUNK {
@@ -197,7 +190,9 @@ impl AddScores<'_> {
                 for (in_chunk, scaled) in scores.iter_mut().enumerate() {
                     let at = chunk * CHUNK + in_chunk;
                     if set[at] != 0 {
-                        let score = simd_formula.score(resources, at).unwrap_or_else(|| exact(at));
+                        let score =
+                            simd_formula.score(resources.map(|resource| resource.of_row(at)));
+                        let score = score.unwrap_or_else(|| exact(at));
                         *scaled = weight.wrapping_mul(score);
                     }
                 }
@@ -300,29 +295,33 @@ fn floor(x: f64) -> f64 {
 
 /// Removes from `set` the rows with too many pods (`pods` are the allocatable and the current number of pods), or with less
 /// of a resource than the pod requests.
-pub(super) fn retain_fitting(set: &mut [u8], pods: [&[i64]; 2], resources: &[ResourceSlices<'_>]) {
+pub(super) fn retain_fitting(
+    set: &mut [u8],
+    pods: [&[i64]; 2],
+    resources: &[WantedResource<[&[i64]; 2]>],
+) {
     Arch::new().dispatch(RetainFitting { set, pods, resources });
 }
 
 /// Removes the listed rows whose node has not enough, as [`retain_fitting`] does.
 pub(super) fn retain_listed_fitting(
     rows: &mut Vec<NodeRow>,
-    [allowed, there]: [&[i64]; 2],
-    resources: &[ResourceSlices<'_>],
+    pods: RowAmounts<'_>,
+    resources: &[WantedResource<RowAmounts<'_>>],
 ) {
-    // Without a branch that depends on the row, and one column after the other, so that no load waits for the one before.
+    // Without a branch that depends on the row.
     let mut n_left = 0;
     for first in (0..rows.len()).step_by(CHUNK) {
         let chunk = first..rows.len().min(first + CHUNK);
         let mut short = [0i64; CHUNK];
-        for (short, row) in short.iter_mut().zip(&rows[chunk.clone()]) {
-            *short = pods_headroom(allowed[row.index()], there[row.index()]);
-        }
-        for resource in resources {
-            for (short, row) in short.iter_mut().zip(&rows[chunk.clone()]) {
-                let at = row.index();
-                *short |= headroom(resource.allocatable[at], resource.used[at], resource.wanted);
-            }
+        let in_chunk = &rows[chunk.clone()];
+        pods.for_each(in_chunk, short.iter_mut(), |(allowed, there), short| {
+            *short = pods_headroom(allowed, there);
+        });
+        for WantedResource { amounts, wanted } in resources {
+            amounts.for_each(in_chunk, short.iter_mut(), |(allocatable, used), short| {
+                *short |= headroom(allocatable, used, *wanted);
+            });
         }
         for (at, short) in chunk.zip(&short) {
             rows[n_left] = rows[at];
@@ -335,7 +334,7 @@ pub(super) fn retain_listed_fitting(
 struct RetainFitting<'a> {
     set: &'a mut [u8],
     pods: [&'a [i64]; 2],
-    resources: &'a [ResourceSlices<'a>],
+    resources: &'a [WantedResource<[&'a [i64]; 2]>],
 }
 
 impl WithSimd for RetainFitting<'_> {
@@ -351,8 +350,7 @@ impl WithSimd for RetainFitting<'_> {
                 *short = pods_headroom(*allowed, *there);
             }
             for resource in self.resources {
-                let [allocatable, used] =
-                    [resource.allocatable, resource.used].map(|column| &column[rows.clone()]);
+                let [allocatable, used] = resource.amounts.map(|column| &column[rows.clone()]);
                 for ((short, allocatable), used) in short.iter_mut().zip(allocatable).zip(used) {
                     *short |= headroom(*allocatable, *used, resource.wanted);
                 }

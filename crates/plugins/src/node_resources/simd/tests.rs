@@ -1,5 +1,7 @@
 use proptest::prelude::*;
 
+use loadmaster_framework::node_amounts::{NodeAmount, NodeAmounts};
+
 use super::super::resource_amounts::ResourceAmount;
 use super::*;
 
@@ -37,6 +39,15 @@ fn formula() -> impl Strategy<Value = ScoreFormula> {
     ])
 }
 
+/// Nodes with these two amounts.
+fn amounts_of_nodes(which: [NodeAmount; 2], values: [&[i64]; 2]) -> Vec<NodeAmounts> {
+    let mut nodes = vec![NodeAmounts::default(); values[0].len()];
+    for (amount, values) in which.into_iter().zip(values) {
+        nodes.iter_mut().zip(values).for_each(|(node, value)| node[amount] = *value);
+    }
+    nodes
+}
+
 proptest! {
     #[test]
     fn simd_scores_equal_the_formula(
@@ -50,12 +61,19 @@ proptest! {
         let columns = [column(|r| r.0.0), column(|r| r.0.1), column(|r| r.1.0), column(|r| r.1.1)];
         let set: Vec<u8> = rows.iter().map(|row| u8::from(row.2)).collect();
         let resources = [
-            ResourceSlices { allocatable: &columns[0], used: &columns[1], wanted: wanted.0 },
-            ResourceSlices { allocatable: &columns[2], used: &columns[3], wanted: wanted.1 },
+            WantedResource { amounts: [&columns[0][..], &columns[1]], wanted: wanted.0 },
+            WantedResource { amounts: [&columns[2][..], &columns[3]], wanted: wanted.1 },
+        ];
+        // One resource of those that nodes have side by side, and one with columns of its own.
+        let cpu = [NodeAmount::AllocatableCpu, NodeAmount::NonzeroCpu];
+        let nodes = amounts_of_nodes(cpu, [&columns[0], &columns[1]]);
+        let of_single_rows = [
+            WantedResource { amounts: RowAmounts::OfNodes(&nodes, cpu), wanted: wanted.0 },
+            WantedResource { amounts: RowAmounts::Columns([&columns[2], &columns[3]]), wanted: wanted.1 },
         ];
         let exact = |at: usize| {
             let amounts = [(&resources[0], weights.0), (&resources[1], weights.1)].map(|(resource, weight)| {
-                ResourceAmount { weight, allocatable: resource.allocatable[at], used: resource.used[at], wanted: resource.wanted }
+                ResourceAmount { weight, allocatable: resource.amounts[0][at], used: resource.amounts[1][at], wanted: resource.wanted }
             });
             formula.score(amounts.into_iter().filter(|amount| amount.allocatable != 0))
         };
@@ -66,7 +84,7 @@ proptest! {
         let listed: Vec<NodeRow> =
             (0..rows.len()).rev().filter(|at| set[*at] != 0).map(|at| NodeRow(at as u32)).collect();
         let mut sums = vec![7; listed.len()];
-        add_listed_scores(&simd_formula, &resources, &listed, weight, &mut sums, &exact);
+        add_listed_scores(&simd_formula, &of_single_rows, &listed, weight, &mut sums, &exact);
         for (row, sum) in listed.iter().zip(&sums) {
             prop_assert_eq!(*sum, out[row.index()], "row {:?}", row);
         }
@@ -79,7 +97,7 @@ proptest! {
             if let Some(narrow) = narrow.get(at) {
                 prop_assert_eq!(*narrow, weight.clamp(0, 200).wrapping_mul(exact(at)).wrapping_add(7));
             }
-            if let Some(score) = simd_formula.score(&resources, at) {
+            if let Some(score) = simd_formula.score(of_single_rows.map(|resource| resource.of_row(at))) {
                 prop_assert_eq!(score, exact(at), "row {} {:?}", at, rows[at]);
             }
         }
@@ -92,15 +110,22 @@ proptest! {
     ) {
         let column = |value: fn(&(i64, i64, i64, i64, bool)) -> i64| -> Vec<i64> { rows.iter().map(value).collect() };
         let columns = [column(|r| r.0), column(|r| r.1), column(|r| r.2), column(|r| r.3)];
-        let resource = |wanted: &i64| ResourceSlices { allocatable: &columns[2], used: &columns[3], wanted: *wanted };
-        let resources: Vec<ResourceSlices<'_>> = wanted.iter().map(resource).collect();
+        let amounts = [&columns[2][..], &columns[3][..]];
+        let resources: Vec<_> =
+            wanted.iter().map(|wanted| WantedResource { amounts, wanted: *wanted }).collect();
+        let pods = [NodeAmount::AllocatablePods, NodeAmount::Pods];
+        let nodes = amounts_of_nodes(pods, [&columns[0], &columns[1]]);
+        let pods = RowAmounts::OfNodes(&nodes, pods);
+        let amounts = RowAmounts::Columns(amounts);
+        let of_single_rows: Vec<_> =
+            wanted.iter().map(|wanted| WantedResource { amounts, wanted: *wanted }).collect();
         let mut set: Vec<u8> = rows.iter().map(|row| u8::from(row.4)).collect();
         let members = |set: &[u8]| -> Vec<NodeRow> {
             (0..).map(NodeRow).zip(set).filter(|(_, member)| **member != 0).map(|(row, _)| row).collect()
         };
         let mut listed = members(&set);
         retain_fitting(&mut set, [&columns[0], &columns[1]], &resources);
-        retain_listed_fitting(&mut listed, [&columns[0], &columns[1]], &resources);
+        retain_listed_fitting(&mut listed, pods, &of_single_rows);
         prop_assert_eq!(listed, members(&set));
         for (member, (allowed, there, allocatable, used, before)) in set.iter().zip(&rows) {
             let fits = there < allowed && wanted.iter().all(|wanted| *wanted <= allocatable.wrapping_sub(*used));
