@@ -114,7 +114,8 @@ mod tests {
                 amounts.push();
                 twin.push([0i64; NodeAmount::COUNT]);
             }
-            let (at, which) = (rng.below(twin.len() as u64) as usize, rng.below(8) as usize);
+            let at = rng.below(twin.len() as u64) as usize;
+            let which = rng.below(NodeAmount::COUNT as u64) as usize;
             // Sums that overflow are among them.
             let value = rng.below(u64::MAX) as i64;
             if rng.below(2) == 0 {

@@ -25,9 +25,10 @@ use loadmaster_framework::pod_requests::PodRequests;
 use loadmaster_framework::result::Reasons;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EvaluatorCx, EventObject, EventResource,
-    ExtensionPoints, Failure, FeatureGates, Filter, Incremental, NodeInfo, NodeRow, PluginDef,
-    PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult, PreScore, PreScoreResult,
-    PrepareCx, PrepareResult, QueueingHint, Reason, Rejection, Resources, Score, SerialCx, Sign,
+    ExtensionPoints, Failure, FeatureGates, Filter, Incremental, NodeInfo, NodeRow, NodeTable,
+    PluginDef, PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult, PreScore,
+    PreScoreResult, PrepareCx, PrepareResult, QueueingHint, Reason, Rejection, Resources, Score,
+    SerialCx, Sign,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -415,6 +416,10 @@ impl FitEvaluator {
     }
 }
 
+fn pods_of_single_rows(nodes: &NodeTable) -> RowAmounts<'_> {
+    RowAmounts::OfNodes(nodes.amounts().rows(), PODS)
+}
+
 impl PluginEvaluator for FitEvaluator {
     fn dependencies(&self) -> ResultDependencies {
         ResultDependencies {
@@ -429,24 +434,20 @@ impl PluginEvaluator for FitEvaluator {
     }
 
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
-        let nodes = cx.nodes();
-        let at = row.index();
-        let amounts = &nodes.amounts().rows()[at];
+        let (nodes, at) = (cx.nodes(), row.index());
+        let (n_pods_max, n_pods) = pods_of_single_rows(nodes).get(at);
         let enough = |(column, wanted): &(ResourceColumn, i64)| {
             // Without a column, no node has the resource.
             column
                 .of_row(nodes, RequestBasis::Requested, at)
                 .is_some_and(|(allocatable, used)| simd::headroom(allocatable, used, *wanted) >= 0)
         };
-        simd::pods_headroom(amounts[NodeAmount::AllocatablePods], amounts[NodeAmount::Pods]) >= 0
-            && self.filter_requests.iter().all(enough)
+        simd::pods_headroom(n_pods_max, n_pods) >= 0 && self.filter_requests.iter().all(enough)
     }
 
     fn filter_result(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> Option<Result<(), Rejection>> {
         let (nodes, at) = (cx.nodes(), row.index());
-        let amounts = &nodes.amounts().rows()[at];
-        let (n_pods, n_pods_max) =
-            (amounts[NodeAmount::Pods], amounts[NodeAmount::AllocatablePods]);
+        let (n_pods_max, n_pods) = pods_of_single_rows(nodes).get(at);
         Some(self.requests.check(n_pods, n_pods_max, |nth, _| {
             let column = &self.filter_requests[nth].0;
             column.of_row(nodes, RequestBasis::Requested, at).unwrap_or_default()
@@ -466,8 +467,7 @@ impl PluginEvaluator for FitEvaluator {
         let nodes = cx.nodes();
         match self.filtered(|column| column.of_single_rows(nodes, RequestBasis::Requested)) {
             Some(resources) => {
-                let pods = RowAmounts::OfNodes(nodes.amounts().rows(), PODS);
-                simd::retain_listed_fitting(rows, pods, &resources);
+                simd::retain_listed_fitting(rows, pods_of_single_rows(nodes), &resources);
             }
             None => rows.clear(),
         }
