@@ -136,16 +136,17 @@ impl ExistingDomains {
 }
 
 /// A list of sums, which are 0 beyond its end. There is a list with a sum for every node for each Service, and few nodes have more than
-/// some pods of it: as long as all sums fit in two bytes, they take no more.
+/// some pods of it: as long as all sums fit in one byte, or in two, they take no more.
 #[derive(Clone)]
 enum Sums {
-    Narrow(Vec<i16>),
-    Wide(Vec<i64>),
+    I8(Vec<i8>),
+    I16(Vec<i16>),
+    I64(Vec<i64>),
 }
 
 impl Default for Sums {
     fn default() -> Self {
-        Sums::Narrow(Vec::new())
+        Sums::I8(Vec::new())
     }
 }
 
@@ -153,8 +154,9 @@ impl Default for Sums {
 impl fmt::Debug for Sums {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let len = match self {
-            Sums::Narrow(sums) => sums.len(),
-            Sums::Wide(sums) => sums.len(),
+            Sums::I8(sums) => sums.len(),
+            Sums::I16(sums) => sums.len(),
+            Sums::I64(sums) => sums.len(),
         };
         let sums = (0..len).map(|at| (at, self.get(at)));
         f.debug_map().entries(sums.filter(|(_, sum)| *sum != 0)).finish()
@@ -162,21 +164,32 @@ impl fmt::Debug for Sums {
 }
 
 impl Sums {
+    #[inline]
     fn get(&self, at: usize) -> i64 {
         match self {
-            Sums::Narrow(sums) => sums.get(at).copied().map_or(0, i64::from),
-            Sums::Wide(sums) => sums.get(at).copied().unwrap_or(0),
+            Sums::I8(sums) => sums.get(at).copied().map_or(0, i64::from),
+            Sums::I16(sums) => sums.get(at).copied().map_or(0, i64::from),
+            Sums::I64(sums) => sums.get(at).copied().unwrap_or(0),
         }
     }
 
     fn set(&mut self, at: usize, sum: i64) {
-        match (&mut *self, i16::try_from(sum)) {
-            (Sums::Narrow(sums), Ok(sum)) => set(sums, at, sum),
-            (Sums::Narrow(sums), Err(_)) => {
-                *self = Sums::Wide(sums.iter().copied().map(i64::from).collect());
-                self.set(at, sum);
-            }
-            (Sums::Wide(sums), _) => set(sums, at, sum),
+        match self {
+            Sums::I8(sums) => match i8::try_from(sum) {
+                Ok(sum) => set(sums, at, sum),
+                Err(_) => {
+                    *self = Sums::I16(sums.iter().copied().map(i16::from).collect());
+                    self.set(at, sum);
+                }
+            },
+            Sums::I16(sums) => match i16::try_from(sum) {
+                Ok(sum) => set(sums, at, sum),
+                Err(_) => {
+                    *self = Sums::I64(sums.iter().copied().map(i64::from).collect());
+                    self.set(at, sum);
+                }
+            },
+            Sums::I64(sums) => set(sums, at, sum),
         }
     }
 }
@@ -194,12 +207,14 @@ mod tests {
 
     #[test]
     fn a_sum_of_any_size_is_exact() {
-        let narrow = i64::from(i16::MAX);
+        let (byte, narrow) = (i64::from(i8::MAX), i64::from(i16::MAX));
         let mut domains = TopologyDomains::new(LabelKeyId(0), false);
         let (near, far) = (LabelValueId(0), LabelValueId(7));
         for (domain, amount, want) in [
-            (far, narrow, narrow),
+            (far, byte, byte),
             (near, -3, -3),
+            (far, 1, byte + 1),
+            (far, narrow - byte - 1, narrow),
             (far, 1, narrow + 1),
             (far, -2, narrow - 1),
             (near, 3 - (1 << 40), -(1 << 40)),
