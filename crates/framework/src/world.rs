@@ -43,7 +43,7 @@ use trial::UndoLog;
 pub use key_versions::{AffectedPods, KeyVersion};
 pub use trial::{Checkpoint, DryRun, Trial};
 
-use assigned_pods::AssignedPods;
+use assigned_pods::{AssignedPods, UidHash};
 use contributions::{ContributionClassId, Contributions, Sums};
 use key_versions::KeyVersions;
 use templates::Templates;
@@ -188,8 +188,14 @@ impl World {
 
     /// The row of an assigned pod.
     pub fn row_of_pod(&self, uid: &str) -> Option<NodeRow> {
-        let row = self.assigned.row(uid);
-        if self.undo.is_dry_run() { self.row_of_pod_in_dry_run(uid, row) } else { row }
+        self.row_of_hashed(self.assigned.hash(uid), uid)
+    }
+
+    fn row_of_hashed(&self, hash: UidHash, uid: &str) -> Option<NodeRow> {
+        // Dry runs do not write the map, which would cost more than all other sums: a pod is where the map says, or where a step added it, if
+        // it is there.
+        let mut rows = self.assigned.rows(hash).chain(self.undo.rows_of_pods_added_in_dry_runs());
+        rows.find(|row| self.nodes.pods(*row).iter().any(|pod| &*pod.uid == uid))
     }
 
     /// An assigned pod.
@@ -266,13 +272,10 @@ impl World {
 
     /// Adds a pod to a node. A pod that is already on a node is moved.
     pub fn add_pod(&mut self, row: NodeRow, pod: Arc<PodInfo>) {
-        if self.undo.is_dry_run() {
-            self.remove_pod(&pod.uid);
-        } else if let Some((known, before)) = self.assigned.insert(pod.clone(), row) {
-            // It is moved, which happens rarely: most pods are looked up once.
-            self.assigned.insert(known, before);
-            self.remove_pod(&pod.uid);
-            self.assigned.insert(pod.clone(), row);
+        let hash = self.assigned.hash(&pod.uid);
+        self.remove_hashed(hash, &pod.uid);
+        if !self.undo.is_dry_run() {
+            self.assigned.insert(hash, row);
         }
         self.place_pod(row, pod);
     }
@@ -286,10 +289,14 @@ impl World {
 
     /// Removes a pod from its node; returns it.
     pub fn remove_pod(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
-        let row = match self.undo.is_dry_run() {
-            true => self.row_of_pod(uid)?,
-            false => self.assigned.remove(uid)?,
-        };
+        self.remove_hashed(self.assigned.hash(uid), uid)
+    }
+
+    fn remove_hashed(&mut self, hash: UidHash, uid: &str) -> Option<Arc<PodInfo>> {
+        let row = self.row_of_hashed(hash, uid)?;
+        if !self.undo.is_dry_run() {
+            self.assigned.remove(hash, row);
+        }
         let removed = self.nodes.remove_pod(row, |pod| &*pod.uid == uid)?;
         let pod = removed.pod.clone();
         let counters = self.count_pod(row, &pod, -1);
@@ -316,7 +323,6 @@ impl World {
         };
         let is_refreshed = self.nodes.refresh_pod(row, pod, same);
         if is_refreshed {
-            self.assigned.insert(pod.clone(), row);
             self.pod_indexes.add_assigned(pod);
         }
         is_refreshed
@@ -336,7 +342,7 @@ impl World {
     /// Adds or updates a pod that a profile has to place, for the indexes. It stays pending until it is deleted here, but counts
     /// as assigned while it is assumed.
     pub fn upsert_pending_pod(&mut self, pod: &Arc<PodInfo>) {
-        let is_assigned = self.assigned.row(&pod.uid).is_some();
+        let is_assigned = self.row_of_pod(&pod.uid).is_some();
         self.pod_indexes.upsert_pending(pod, is_assigned);
     }
 

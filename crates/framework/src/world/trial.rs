@@ -74,6 +74,15 @@ impl UndoLog {
         self.push(|| Step::NominationDeleted { node: node.clone(), at, pod, version });
     }
 
+    /// The rows to which the steps of open dry runs, and those of trials around them, added pods; none outside of dry runs.
+    pub fn rows_of_pods_added_in_dry_runs(&self) -> impl Iterator<Item = NodeRow> + '_ {
+        let steps = if self.is_dry_run() { self.steps.as_slice() } else { &[] };
+        steps.iter().filter_map(|step| match step {
+            Step::Added { row, .. } => Some(*row),
+            _ => None,
+        })
+    }
+
     fn push(&mut self, step: impl FnOnce() -> Step) {
         if self.is_open() {
             self.steps.push(step());
@@ -256,36 +265,19 @@ impl<'w> DryRun<'w> {
 }
 
 impl World {
-    /// Dry runs do not write the map of pods by uid, which would cost more than all other sums: a pod is where the map says, or where a
-    /// step added it, if it is there.
-    pub(super) fn row_of_pod_in_dry_run(
-        &self,
-        uid: &str,
-        known: Option<NodeRow>,
-    ) -> Option<NodeRow> {
-        let added = self.undo.steps.iter().filter_map(|step| match step {
-            Step::Added { row, .. } => Some(*row),
-            _ => None,
-        });
-        let mut last = None;
-        let mut rows =
-            known.into_iter().chain(added).filter(|row| last.replace(*row) != Some(*row));
-        rows.find(|row| self.nodes.pods(*row).iter().any(|pod| &*pod.uid == uid))
-    }
-
     fn undo_step(&mut self, step: Step) {
         match step {
             Step::Added { row, n_scalars } => {
                 let Some(pod) = self.nodes.undo_add_pod(row, n_scalars) else { return };
                 if !self.undo.is_dry_run() {
-                    self.assigned.remove(&pod.uid);
+                    self.assigned.remove(self.assigned.hash(&pod.uid), row);
                 }
                 let counters = self.count_pod(row, &pod, -1);
                 self.log_change(WorldChange::Pods(row, counters));
             }
             Step::Removed { row, in_dry_run, removed } => {
                 if !in_dry_run {
-                    self.assigned.insert(removed.pod.clone(), row);
+                    self.assigned.insert(self.assigned.hash(&removed.pod.uid), row);
                 }
                 let counters = self.count_pod(row, &removed.pod, 1);
                 self.nodes.undo_remove_pod(row, removed);
