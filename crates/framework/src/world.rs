@@ -195,7 +195,8 @@ impl World {
         // Dry runs do not write the map, which would cost more than all other sums: a pod is where the map says, or where a step added it, if
         // it is there.
         let mut rows = self.assigned.rows(hash).chain(self.undo.rows_of_pods_added_in_dry_runs());
-        rows.find(|row| self.nodes.pods(*row).iter().any(|pod| &*pod.uid == uid))
+        // From the end: recently added pods are looked up most often.
+        rows.find(|row| self.nodes.pods(*row).iter().rev().any(|pod| &*pod.uid == uid))
     }
 
     /// An assigned pod.
