@@ -186,24 +186,6 @@ impl World {
         self.assigned.len()
     }
 
-    /// The row of an assigned pod.
-    pub fn row_of_pod(&self, uid: &str) -> Option<NodeRow> {
-        self.row_of_hashed(self.assigned.hash(uid), uid)
-    }
-
-    fn row_of_hashed(&self, hash: UidHash, uid: &str) -> Option<NodeRow> {
-        // Dry runs do not write the map, which would cost more than all other sums: a pod is where the map says, or where a step added it, if
-        // it is there.
-        let mut rows = self.assigned.rows(hash).chain(self.undo.rows_of_pods_added_in_dry_runs());
-        // From the end: recently added pods are looked up most often.
-        rows.find(|row| self.nodes.pods(*row).iter().rev().any(|pod| &*pod.uid == uid))
-    }
-
-    /// An assigned pod.
-    pub fn assigned_pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
-        self.nodes.pods(self.row_of_pod(uid)?).iter().find(|pod| &*pod.uid == uid)
-    }
-
     /// The assigned pods that use a PersistentVolumeClaim (upstream's `IsPVCUsedByPods`), assumed ones included; without the changes of
     /// open dry runs. When a claim begins or ends to be used, the [keys](crate::Incremental::key) of pods in its namespace are computed
     /// again.

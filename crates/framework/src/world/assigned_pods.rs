@@ -1,11 +1,14 @@
 //! The node of every assigned pod, by the pod's uid.
 
 use std::hash::BuildHasher as _;
+use std::sync::Arc;
 
 use hashbrown::HashTable;
 use loadmaster_stdx::hash::SeededHashBuilder;
 
+use super::World;
 use crate::node_table::NodeRow;
+use crate::pod_info::PodInfo;
 
 /// A map from uids to rows. It has neither the uids nor the pods, which would need several times as much memory as the map itself, and one
 /// more cache line of each placement: of a uid it knows half of a hash, and so in which rows the pod may be. The pods of these rows say
@@ -63,16 +66,33 @@ impl AssignedPods {
     }
 }
 
+impl World {
+    /// The row of an assigned pod.
+    pub fn row_of_pod(&self, uid: &str) -> Option<NodeRow> {
+        self.row_of_hashed(self.assigned.hash(uid), uid)
+    }
+
+    pub(super) fn row_of_hashed(&self, hash: UidHash, uid: &str) -> Option<NodeRow> {
+        // Dry runs do not write the map, which would cost more than all other sums: a pod is where the map says, or where a step added it, if
+        // it is there.
+        let mut rows = self.assigned.rows(hash).chain(self.undo.rows_of_pods_added_in_dry_runs());
+        // From the end: recently added pods are looked up most often.
+        rows.find(|row| self.nodes.pods(*row).iter().rev().any(|pod| &*pod.uid == uid))
+    }
+
+    /// An assigned pod.
+    pub fn assigned_pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
+        self.nodes.pods(self.row_of_pod(uid)?).iter().find(|pod| &*pod.uid == uid)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use loadmaster_api::{Node, Pod};
     use loadmaster_stdx::Map;
     use serde_json::json;
 
     use super::*;
-    use crate::World;
 
     /// Two uids whose halves of hashes are equal.
     fn uids_with_equal_hashes() -> [String; 2] {
