@@ -188,7 +188,6 @@ impl<'a> Cases<'a> {
         let logged = std::fs::metadata(self.plane.audit_log()).context("the audit log")?.len();
         let proxy = Proxy::start(self.plane.port()).await?;
         let mut scheduler = self.start_scheduler(account, &proxy).await?;
-        let cutting = permissions.iter().any(Permission::needs_lost_responses).then_some(&proxy);
         let admin = self.plane.admin_token()?;
         let mut exercise = Exercise::start(&self.api, account).await?;
         let mut done = false;
@@ -200,7 +199,11 @@ impl<'a> Cases<'a> {
             if done {
                 break;
             }
-            exercise.proceed(&scheduler.url(), &admin, cutting).await?;
+            // Until then only: the other permissions need watches that stay open.
+            let is_cutting = permissions.iter().any(|permission| {
+                permission.needs_lost_responses() && !own.iter().any(|it| permission.allows(it))
+            });
+            exercise.proceed(&scheduler.url(), &admin, is_cutting.then_some(&proxy)).await?;
             tokio::time::sleep(PAUSE).await;
         }
         scheduler.process.terminate()?;
