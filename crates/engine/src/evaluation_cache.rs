@@ -5,6 +5,7 @@
 //! keys share both, whatever else they differ in.
 
 mod acquire;
+mod by_id;
 mod by_labels;
 mod by_template;
 mod shared_by_keys;
@@ -19,6 +20,7 @@ use loadmaster_framework::{EvaluatorCx, Failure, PluginStates, PodInfo, World};
 use loadmaster_stdx::Map;
 use smallvec::SmallVec;
 
+use self::by_id::ById;
 use self::by_labels::ByLabels;
 use self::by_template::ByTemplate;
 use self::shared_by_keys::SharedByKeys;
@@ -135,9 +137,11 @@ pub(crate) struct EvaluationCache {
     by_spec: Map<SpecId, Arc<[Option<KeyId>]>>,
     /// By plugin.
     key_ids: Vec<Map<EvaluatorKey, KeyId>>,
-    prepared: Map<KeyId, PreparedKey>,
+    /// By [`KeyId`].
+    prepared: ById<PreparedKey>,
     combinations: Map<Box<[KeyId]>, CombinationId>,
-    cached: Map<CombinationId, CachedEvaluation>,
+    /// By [`CombinationId`].
+    cached: ById<CachedEvaluation>,
     /// By the keys of the plugins that have such filters.
     node_rows: SharedByKeys<NodeRows>,
     /// By the keys of the plugins that have such results.
@@ -150,7 +154,7 @@ pub(crate) struct EvaluationCache {
     uncounted: Map<(usize, EvaluatorKey), KeyId>,
     /// What evaluators were prepared before this change is not valid any more, nor are these ids.
     uncounted_since: u64,
-    last_id: u64,
+    last_serial: u64,
 }
 
 /// Maximum number of ids of uncounted results; plugins have a few each.
@@ -164,16 +168,16 @@ impl EvaluationCache {
             by_labels: ByLabels::default(),
             by_spec: Map::default(),
             key_ids: Vec::new(),
-            prepared: Map::default(),
+            prepared: ById::default(),
             combinations: Map::default(),
-            cached: Map::default(),
+            cached: ById::default(),
             node_rows: SharedByKeys::default(),
             row_results: SharedByKeys::default(),
             row_classes: SharedByKeys::default(),
             row_indexes: SharedByKeys::default(),
             uncounted: Map::default(),
             uncounted_since: 0,
-            last_id: 0,
+            last_serial: 0,
         }
     }
 
@@ -184,13 +188,13 @@ impl EvaluationCache {
     /// The cached evaluation of a pod, if there is one. It may be out of date.
     pub fn of_pod(&mut self, pod: &PodInfo) -> Option<&mut CachedEvaluation> {
         let (_, id) = self.by_template.get(pod.template.id)?;
-        self.cached.get_mut(&id)
+        self.cached.get_mut(id.0)
     }
 
     /// The combination of a pod's keys when its evaluation was last looked up.
     pub fn combination_of(&self, pod: &PodInfo) -> Option<(CombinationId, &CachedEvaluation)> {
         let (_, id) = self.by_template.get(pod.template.id)?;
-        Some((id, self.cached.get(&id)?))
+        Some((id, self.cached.get(id.0)?))
     }
 
     /// What decides by which nodes a pod whose evaluation was just looked up is rejected, if no Filter plugin looks at more than one node.
@@ -202,13 +206,13 @@ impl EvaluationCache {
         let (version, id) = self.by_template.get(pod.template.id)?;
         let is_current = version == cx.world.key_version(&pod.template.namespace)
             && has_keys_of_template(cx.world, pod);
-        let cached = self.cached.get_mut(&id).filter(|_| is_current)?;
+        let cached = self.cached.get_mut(id.0).filter(|_| is_current)?;
         cached.is_valid(cx).then(|| cached.node_filter_keys.clone())?
     }
 
     /// The score index of a combination, if there is one.
     pub fn indexed(&mut self, id: CombinationId) -> Option<IndexedRows<'_>> {
-        let cached = self.cached.get_mut(&id)?;
+        let cached = self.cached.get_mut(id.0)?;
         let shared = self.row_indexes.get_mut(cached.row_index)?;
         IndexedRows::new(&cached.evaluator, shared, cached.index.as_mut()?)
     }
@@ -216,13 +220,13 @@ impl EvaluationCache {
     /// The score index of a pod's combination, if there is one and nothing changed since it was last updated.
     pub fn up_to_date_index(&mut self, world: &World, pod: &PodInfo) -> Option<IndexedRows<'_>> {
         let (_, id) = self.by_template.get(pod.template.id)?;
-        let is_up_to_date = self.cached.get(&id)?.checked_at == world.next_change_seq();
+        let is_up_to_date = self.cached.get(id.0)?.checked_at == world.next_change_seq();
         is_up_to_date.then(|| self.indexed(id)).flatten()
     }
 
     /// Drops the score index of a combination, and the shared one.
     pub fn drop_index(&mut self, id: CombinationId) {
-        let Some(cached) = self.cached.get_mut(&id) else { return };
+        let Some(cached) = self.cached.get_mut(id.0) else { return };
         cached.index = None;
         if let Some(shared) = self.row_indexes.get_mut(cached.row_index) {
             shared.drop_index();
@@ -231,12 +235,12 @@ impl EvaluationCache {
 
     /// Whether no other combination shares the index of rows of this one.
     pub fn is_only_user_of_row_index(&self, id: CombinationId) -> bool {
-        self.cached.get(&id).is_some_and(|cached| self.row_indexes.has_one_user(cached.row_index))
+        self.cached.get(id.0).is_some_and(|cached| self.row_indexes.has_one_user(cached.row_index))
     }
 
     /// Whether the classes of all rows would have to be computed for a full scan.
     pub fn has_no_row_classes(&self, id: CombinationId) -> bool {
-        let cached = self.cached.get(&id);
+        let cached = self.cached.get(id.0);
         let classes = cached.and_then(|cached| self.row_classes.get(cached.row_classes));
         classes.is_none_or(RowClasses::is_unused)
     }
@@ -246,7 +250,7 @@ impl EvaluationCache {
         &mut self,
         id: CombinationId,
     ) -> Option<(&mut CachedEvaluation, &mut RowResults, &mut SharedRowIndex)> {
-        let cached = self.cached.get_mut(&id)?;
+        let cached = self.cached.get_mut(id.0)?;
         let results = self.row_results.get_mut(cached.row_results)?;
         let shared = self.row_indexes.get_mut(cached.row_index)?;
         Some((cached, results, shared))
@@ -254,7 +258,7 @@ impl EvaluationCache {
 
     /// A cached evaluation with what a full scan reads and updates.
     pub fn for_full_scan(&mut self, id: CombinationId) -> Option<FullScanCache<'_>> {
-        let cached = self.cached.get(&id)?;
+        let cached = self.cached.get(id.0)?;
         Some(FullScanCache {
             evaluator: &cached.evaluator,
             has_index: cached.index.is_some(),
@@ -280,7 +284,7 @@ impl EvaluationCache {
         let is_shared = has_keys_of_template(world, pod);
         if is_shared
             && let Some((known_version, id)) = self.known_combination(world, &pod.template, version)
-            && let Some(cached) = self.cached.get_mut(&id)
+            && let Some(cached) = self.cached.get_mut(id.0)
             && cached.is_valid(EvaluatorCx { world, states })
         {
             if known_version != Some(version) {
@@ -359,7 +363,7 @@ impl EvaluationCache {
     /// The cached combination of these keys, if it is up to date.
     fn valid_combination(&mut self, cx: EvaluatorCx<'_>, keys: &[KeyId]) -> Option<CombinationId> {
         let id = self.combinations.get(keys).copied()?;
-        self.cached.get_mut(&id)?.is_valid(cx).then_some(id)
+        self.cached.get_mut(id.0)?.is_valid(cx).then_some(id)
     }
 
     /// Caches the combination of these keys, in place of one that is not valid any more.
@@ -374,21 +378,19 @@ impl EvaluationCache {
         }
         let mut evaluator = Evaluator::new(profile);
         for (usage, key) in self.usages.iter().zip(&keys) {
-            let known = self.prepared.get(key);
+            let known = self.prepared.get(key.0);
             let result = known.map_or(Prepared::PerNode, |known| known.result.clone());
             let counters = known.map_or(&[][..], |known| &known.counters);
             evaluator.add(profile, *usage, result, counters);
         }
         let mut prepared_at = world.next_change_seq();
         for key in &keys {
-            if let Some(known) = self.prepared.get_mut(key) {
+            if let Some(known) = self.prepared.get_mut(key.0) {
                 known.users += 1;
                 prepared_at = prepared_at.min(known.prepared_at);
             }
         }
-        let id = CombinationId(self.next_id());
         let keys: Box<[KeyId]> = keys.into();
-        self.combinations.insert(keys.clone(), id);
         let checked_at = world.next_change_seq();
         let node_filter_keys = evaluator.node_filters().map(|positions| {
             NodeFilterKeys(positions.into_iter().map(|position| keys[position]).collect())
@@ -397,12 +399,13 @@ impl EvaluationCache {
         let row_results = self.acquire_row_results(&evaluator, &keys);
         let row_classes = self.acquire_row_classes(&evaluator, &keys);
         let row_index = self.acquire_row_index(world, &evaluator, &keys);
+        let serial = self.next_serial();
         let cached = CachedEvaluation {
             evaluator,
             index: None,
             checked_at,
             used: 0,
-            keys,
+            keys: keys.clone(),
             node_filter_keys,
             node_rows,
             row_results,
@@ -411,7 +414,8 @@ impl EvaluationCache {
             prepared_at,
             not_stale_at: None,
         };
-        self.cached.insert(id, cached);
+        let id = CombinationId(self.cached.insert(serial, cached));
+        self.combinations.insert(keys, id);
         id
     }
 
@@ -441,7 +445,7 @@ impl EvaluationCache {
             self.key_ids.resize_with(plugin + 1, Map::default);
         }
         if let Some(id) = self.key_ids[plugin].get(&key).copied()
-            && let Some(known) = self.prepared.get(&id)
+            && let Some(known) = self.prepared.get(id.0)
             && known.is_valid(EvaluatorCx { world, states })
         {
             return Ok((id, is_of_spec));
@@ -455,11 +459,11 @@ impl EvaluationCache {
             result
         });
         let result = result.map_err(|caught| caught.record(profile).1)?.into();
-        let id = KeyId(self.next_id());
         let prepared_at = world.next_change_seq();
         let prepared =
             PreparedKey { plugin, key: key.clone(), result, counters, prepared_at, users: 0 };
-        self.prepared.insert(id, prepared);
+        let serial = self.next_serial();
+        let id = KeyId(self.prepared.insert(serial, prepared));
         // Combinations with an evaluator that is not valid any more keep the old id until they are looked up.
         self.key_ids[plugin].insert(key, id);
         Ok((id, is_of_spec))
@@ -467,7 +471,7 @@ impl EvaluationCache {
 
     /// Drops the evaluation of a combination, and the evaluators that no other one uses.
     pub fn forget(&mut self, id: CombinationId, world: &mut World) {
-        let Some(cached) = self.cached.remove(&id) else { return };
+        let Some(cached) = self.cached.remove(id.0) else { return };
         self.node_rows.release(cached.node_rows);
         self.row_results.release(cached.row_results);
         self.row_classes.release(cached.row_classes);
@@ -476,7 +480,7 @@ impl EvaluationCache {
             self.combinations.remove(&cached.keys);
         }
         for key in cached.keys {
-            let Some(known) = self.prepared.get_mut(&key) else { continue };
+            let Some(known) = self.prepared.get_mut(key.0) else { continue };
             known.users -= 1;
             if known.users == 0 {
                 self.release(key, world);
@@ -497,8 +501,9 @@ impl EvaluationCache {
     /// Drops all combinations with an evaluator of this plugin, because something changed that it reads.
     pub fn forget_plugin(&mut self, plugin: usize, world: &mut World) {
         for id in self.sorted_ids() {
-            let keys = self.cached.get(&id).map_or(&[][..], |cached| &cached.keys);
-            let is_used = |key| self.prepared.get(key).is_some_and(|it| it.plugin == plugin);
+            let keys = self.cached.get(id.0).map_or(&[][..], |cached| &cached.keys);
+            let is_used =
+                |key: &KeyId| self.prepared.get(key.0).is_some_and(|it| it.plugin == plugin);
             if keys.iter().any(is_used) {
                 self.forget(id, world);
             }
@@ -510,9 +515,8 @@ impl EvaluationCache {
         if self.cached.len() < max {
             return;
         }
-        #[expect(clippy::disallowed_methods, reason = "sorted below")]
-        let mut by_use: Vec<(u64, CombinationId)> =
-            self.cached.iter().map(|(id, cached)| (cached.used, *id)).collect();
+        let by_use = self.cached.iter().map(|(id, cached)| (cached.used, CombinationId(id)));
+        let mut by_use: Vec<(u64, CombinationId)> = by_use.collect();
         by_use.sort_unstable();
         for (_, id) in by_use.into_iter().take(max / 4) {
             self.forget(id, world);
@@ -520,7 +524,7 @@ impl EvaluationCache {
     }
 
     fn release(&mut self, key: KeyId, world: &mut World) {
-        let Some(known) = self.prepared.remove(&key) else { return };
+        let Some(known) = self.prepared.remove(key.0) else { return };
         let ids = &mut self.key_ids[known.plugin];
         if ids.get(&known.key) == Some(&key) {
             ids.remove(&known.key);
@@ -529,23 +533,22 @@ impl EvaluationCache {
     }
 
     fn release_unused(&mut self, world: &mut World) {
-        #[expect(clippy::disallowed_methods, reason = "sorted below")]
         let unused = self.prepared.iter().filter(|(_, known)| known.users == 0);
-        let mut unused: Vec<KeyId> = unused.map(|(id, _)| *id).collect();
+        let mut unused: Vec<KeyId> = unused.map(|(id, _)| KeyId(id)).collect();
         unused.sort_unstable();
         unused.into_iter().for_each(|id| self.release(id, world));
     }
 
     fn sorted_ids(&self) -> Vec<CombinationId> {
-        #[expect(clippy::disallowed_methods, reason = "sorted below")]
-        let mut ids: Vec<CombinationId> = self.cached.keys().copied().collect();
+        let ids = self.cached.iter().map(|(id, _)| CombinationId(id));
+        let mut ids: Vec<CombinationId> = ids.collect();
         ids.sort_unstable();
         ids
     }
 
-    fn next_id(&mut self) -> u64 {
-        self.last_id += 1;
-        self.last_id
+    fn next_serial(&mut self) -> u64 {
+        self.last_serial += 1;
+        self.last_serial
     }
 }
 

@@ -3,7 +3,7 @@
 use loadmaster_framework::World;
 use loadmaster_framework::incremental::{EvaluatorKey, RowDependency};
 
-use super::{EvaluationCache, KeyId, UNCOUNTED_MAX};
+use super::{EvaluationCache, KeyId, UNCOUNTED_MAX, by_id};
 use crate::evaluate::evaluator_part::EvaluatorPart;
 use crate::evaluate::incremental::Evaluator;
 use crate::evaluate::node_rows::NodeRows;
@@ -60,7 +60,7 @@ impl EvaluationCache {
         if let Some(id) = self.uncounted.get(&key) {
             return *id;
         }
-        let id = KeyId(self.next_id());
+        let id = KeyId(by_id::id_without_value(self.next_serial()));
         self.uncounted.insert(key, id);
         id
     }
