@@ -478,6 +478,12 @@ pub trait PluginEvaluator: Send + Sync {
         false
     }
 
+    /// What [`PluginEvaluator::score_classes`] gives every feasible class, if that is the same as long as the evaluator is not stale. Then it
+    /// is not called for decisions.
+    fn constant_class_score(&self) -> Option<i64> {
+        None
+    }
+
     /// Writes the normalised score (`0..=100`) of every feasible class to `out`, which has zeros.
     fn score_classes(&self, cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
         let _ = (cx, classes, out);

@@ -266,13 +266,15 @@ impl PluginEvaluator for TaintTolerationEvaluator {
         true
     }
 
+    /// Without untolerated PreferNoSchedule taints every node has the maximum score.
+    fn constant_class_score(&self) -> Option<i64> {
+        (!self.any_intolerable).then_some(MAX_NODE_SCORE)
+    }
+
     fn score_classes(&self, _cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
-        if self.any_intolerable {
-            return normalize::normalize_class_scores(classes, 0, true, out);
-        }
-        // Without untolerated PreferNoSchedule taints every node has the maximum score.
-        for class in classes.feasible() {
-            out[class] = MAX_NODE_SCORE;
+        match self.constant_class_score() {
+            Some(score) => classes.feasible().for_each(|class| out[class] = score),
+            None => normalize::normalize_class_scores(classes, 0, true, out),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use loadmaster_framework::incremental::{
-    EvaluatorKey, FilterScope, ResultDependencies, RowDependency,
+    EvaluatorKey, FilterScope, ResultDependencies, RowDependency, check_score_range,
 };
 use loadmaster_framework::topology_counter::TopologyCounterId;
 use loadmaster_framework::{PluginEvaluator, World};
@@ -145,12 +145,13 @@ pub(crate) struct PartsSummary {
     pub with_keys: SmallVec<[usize; 4]>,
     /// The parts that may reject classes.
     pub class_filters: SmallVec<[usize; 2]>,
-    /// The parts that score classes.
+    /// The parts that score classes, and do not give the same score to all.
     pub class_scores: SmallVec<[usize; 4]>,
 }
 
 impl PartsSummary {
-    pub fn add(&mut self, at: usize, part: &EvaluatorPart) {
+    /// Adds a part; returns its weighted score if that is the same for all nodes.
+    pub fn add(&mut self, at: usize, part: &EvaluatorPart) -> i64 {
         let evaluator = part.enter(ExtensionPoint::Prepare);
         self.depends_on_pod |= part.filters && part.dependencies.pod;
         self.excludes_nodes |= part.filters && evaluator.narrows_nodes();
@@ -161,8 +162,14 @@ impl PartsSummary {
         if part.filters && part.key_len > 0 && evaluator.filter_scope() != FilterScope::Nothing {
             self.class_filters.push(at);
         }
-        if part.weight != 0 && evaluator.has_class_scores() {
-            self.class_scores.push(at);
+        if part.weight == 0 || !evaluator.has_class_scores() {
+            return 0;
         }
+        let constant = evaluator.constant_class_score().map(check_score_range);
+        if let Some(Ok(score)) = constant {
+            return part.weight * score;
+        }
+        self.class_scores.push(at);
+        0
     }
 }

@@ -64,7 +64,7 @@ pub(crate) struct Evaluator {
     pub per_node_plugins: Vec<usize>,
     /// Set when a plugin rejects these pods on all nodes.
     pub rejected: Option<PluginRejection>,
-    /// The total of a node without scores: as upstream, 1 if no plugin scores.
+    /// The total of a node without other scores: those that are the same for all nodes; as upstream, 1 if no plugin scores.
     base: i64,
 }
 
@@ -144,7 +144,7 @@ impl Evaluator {
                 }
             }
         }
-        self.summary.add(self.parts.len(), &part);
+        self.base += self.summary.add(self.parts.len(), &part);
         self.parts.push(part);
     }
 
@@ -423,22 +423,22 @@ impl Evaluator {
         table.offsets.clear();
         table.offsets.resize(table.rows.len(), self.base);
         for part in self.summary.class_scores.iter().map(|at| &self.parts[*at]) {
-            self.score_part_classes(part, cx, table)?;
-            // Those of other classes are 0.
-            for (offset, score) in table.offsets.iter_mut().zip(&table.scratch) {
-                *offset += score;
+            self.score_part_classes(part, cx, table);
+            let scores = table.offsets.iter_mut().zip(&table.scratch).zip(&table.feasible);
+            for ((offset, score), _) in scores.filter(|(_, feasible)| **feasible) {
+                *offset += part.weight * check_score_range(*score)?;
             }
         }
         Ok(())
     }
 
-    /// Computes the weighted class scores of one plugin into the table's scratch space.
+    /// Computes the class scores of one plugin into the table's scratch space; those of classes that are not feasible mean nothing.
     fn score_part_classes(
         &self,
         part: &EvaluatorPart,
         cx: EvaluatorCx<'_>,
         table: &mut ClassTable,
-    ) -> Result<(), ScoreOutOfRange> {
+    ) {
         let classes = NodeClasses {
             keys: &table.keys,
             stride: self.stride,
@@ -450,10 +450,6 @@ impl Evaluator {
         table.scratch.clear();
         table.scratch.resize(table.rows.len(), 0);
         part.enter(ExtensionPoint::Score).score_classes(cx, &classes, &mut table.scratch);
-        for (score, feasible) in table.scratch.iter_mut().zip(&table.feasible) {
-            *score = if *feasible { part.weight * check_score_range(*score)? } else { 0 };
-        }
-        Ok(())
     }
 
     /// The scores of each plugin that scores. `class_of` has the class of each row, and is empty if there is only one.
@@ -471,10 +467,11 @@ impl Evaluator {
                 part.enter(ExtensionPoint::Score).score_rows(cx, set, part.weight, &mut scores)?;
             }
             if part.enter(ExtensionPoint::Score).has_class_scores() {
-                self.score_part_classes(part, cx, table)?;
+                self.score_part_classes(part, cx, table);
                 for (at, score) in scores.iter_mut().enumerate().filter(|(at, _)| set[*at] != 0) {
                     let class = class_of.get(at).copied().unwrap_or(0) as usize;
-                    *score += table.scratch.get(class).copied().unwrap_or(0);
+                    let of_class = table.scratch.get(class).copied().unwrap_or(0);
+                    *score += part.weight * check_score_range(of_class)?;
                 }
             }
             all.push(RowScores { plugin: part.plugin, scores });

@@ -37,6 +37,9 @@ pub(super) struct BestRows<'a> {
 struct FoundRows<'a> {
     rows: &'a [NodeRow],
     all: bool,
+    shared_class: u32,
+    /// In the shared index.
+    score: i64,
 }
 
 impl<'a> BestRows<'a> {
@@ -52,48 +55,50 @@ impl<'a> BestRows<'a> {
 
     /// If no rows are counted, all rows of a bucket have the same total.
     fn find_uncounted(&mut self) {
-        for class in self.classes.feasible() {
-            let highest = self.classes.index.buckets.of_class(class as u32).next();
+        let table = self.classes.table;
+        let classes = table.feasible.iter().zip(&table.offsets).enumerate();
+        for (class, (_, offset)) in classes.filter(|(_, (feasible, _))| **feasible) {
+            let shared_class = class as u32;
+            let highest = self.classes.index.buckets.of_class(shared_class).next();
             let Some((score, rows)) = highest else { continue };
-            let total = score + self.classes.table.offsets[class];
+            let total = score + offset;
             if total > self.total {
                 self.total = total;
                 self.found.clear();
             }
             if total == self.total {
-                self.found.push(FoundRows { rows, all: true });
+                self.found.push(FoundRows { rows, all: true, shared_class, score });
             }
         }
     }
 
     fn find(&mut self, counted: &'a CountedRows, stride: usize, parts: &mut Vec<Part>) {
         parts.clear();
-        let mut first = 0;
-        for class in self.classes.feasible() {
-            let Some(part) = self.part(counted, stride, class) else { continue };
-            if parts.get(first).is_some_and(|first| part.bound > first.bound) {
-                first = parts.len();
+        let (mut first, mut highest) = (0, i64::MIN);
+        let (table, n_shared) = (self.classes.table, self.classes.n_shared());
+        for (class, (feasible, offset)) in table.feasible.iter().zip(&table.offsets).enumerate() {
+            if !feasible {
+                continue;
             }
-            parts.push(part);
+            let counted_class = (class >= n_shared).then(|| (class - n_shared) as u32);
+            let shared_class =
+                counted_class.map_or(class as u32, |at| counted.shared_class(at, stride));
+            let highest_score = self.classes.index.buckets.highest_score(shared_class);
+            let Some(bound) = highest_score.map(|score| score + offset) else { continue };
+            if bound > highest {
+                (first, highest) = (parts.len(), bound);
+            }
+            parts.push(Part { shared_class, counted_class, offset: *offset, bound });
         }
         // Most often a row with the highest bound is found at once, and no other part has a higher one.
         let Some(part) = parts.get(first) else { return };
         self.search(counted, part);
-        for part in parts[..first].iter().chain(&parts[first + 1..]) {
-            if part.bound > self.total {
+        for (at, part) in parts.iter().enumerate() {
+            if part.bound > self.total && at != first {
                 self.search(counted, part);
             }
         }
         self.find_buckets(counted, parts);
-    }
-
-    fn part(&self, counted: &CountedRows, stride: usize, class: usize) -> Option<Part> {
-        let counted_class = class.checked_sub(self.classes.n_shared()).map(|at| at as u32);
-        let shared_class =
-            counted_class.map_or(class as u32, |at| counted.shared_class(at, stride));
-        let offset = self.classes.table.offsets[class];
-        let bound = self.classes.index.buckets.highest_score(shared_class)? + offset;
-        Some(Part { shared_class, counted_class, offset, bound })
     }
 
     /// Raises the total to the highest one of a row of this part, whose bound is higher.
@@ -132,30 +137,27 @@ impl<'a> BestRows<'a> {
 
     /// Finds the buckets with rows that have the highest total.
     fn find_buckets(&mut self, counted: &'a CountedRows, parts: &[Part]) {
-        // Of each with its shared class and score, so that none is found twice.
-        let mut of_counted = SmallVec::<[(u32, i64, &[NodeRow]); 8]>::new();
         for part in parts.iter().filter(|part| part.bound >= self.total) {
-            let (class, score) = (part.shared_class, self.total - part.offset);
-            let bucket = self.classes.index.buckets.rows_with(class, score);
-            match part.counted_class {
-                _ if bucket.is_empty() => {}
-                None => {
-                    let all = counted.n_counted(class) == 0;
-                    self.found.push(FoundRows { rows: bucket, all });
-                }
-                Some(_) if self.has_offset_of_uncounted(part) => {}
+            let (shared_class, score) = (part.shared_class, self.total - part.offset);
+            let bucket = self.classes.index.buckets.rows_with(shared_class, score);
+            if bucket.is_empty() {
+                continue;
+            }
+            let (rows, all) = match part.counted_class {
+                None => (bucket, counted.n_counted(shared_class) == 0),
+                Some(_) if self.has_offset_of_uncounted(part) => continue,
                 Some(counted_class) => {
                     let rows = counted.rows(counted_class);
-                    let shorter = if rows.len() < bucket.len() { rows } else { bucket };
-                    match of_counted.iter_mut().find(|it| (it.0, it.1) == (class, score)) {
-                        Some((_, _, known)) => *known = bucket,
-                        None => of_counted.push((class, score, shorter)),
-                    }
+                    (if rows.len() < bucket.len() { rows } else { bucket }, false)
                 }
+            };
+            // Several classes of counted rows may have the same offset, and so the same bucket.
+            let mut found = self.found.iter_mut();
+            match found.find(|it| (it.shared_class, it.score) == (shared_class, score)) {
+                Some(known) => known.rows = bucket,
+                None => self.found.push(FoundRows { rows, all, shared_class, score }),
             }
         }
-        let of_counted = of_counted.into_iter();
-        self.found.extend(of_counted.map(|(_, _, rows)| FoundRows { rows, all: false }));
     }
 
     /// Whether the rows of the shared class that are not counted have the same totals.

@@ -26,12 +26,6 @@ impl<'a> Classes<'a> {
         self.index.table.len()
     }
 
-    /// The classes that have rows and are feasible.
-    pub fn feasible(self) -> impl Iterator<Item = usize> + use<'a> {
-        let classes = self.table.feasible.iter().enumerate();
-        classes.filter(|(_, feasible)| **feasible).map(|(class, _)| class)
-    }
-
     /// What is added to the score of a row with this class in the shared index, if the row is feasible.
     pub fn offset(self, row: NodeRow, shared_class: u32) -> Option<i64> {
         let counted = self.counted.and_then(|counted| counted.class(row));

@@ -280,6 +280,10 @@ impl IncrementalResults {
                 feasible: &class_passes,
             };
             evaluator.score_classes(cx, &classes, &mut class_scores);
+            if let Some(score) = evaluator.constant_class_score() {
+                let is_constant = |class: usize| class_scores[class] == score;
+                assert!(classes.feasible().all(is_constant), "constant_class_score");
+            }
         }
         IncrementalResults { passes, local, class_of, class_passes, class_scores }
     }

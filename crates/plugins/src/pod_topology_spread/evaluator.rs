@@ -220,61 +220,36 @@ impl SoftConstraint {
 
     /// The number of domains of the scored nodes; those without the label form one more domain. For
     /// host names, the number of scored nodes. `at` is the place of the constraint's key element.
-    fn n_domains(&self, world: &World, classes: &ScoredClasses<'_>, at: usize) -> usize {
-        let scored = classes.scored.iter().copied();
+    fn n_domains(&self, world: &World, scored: &[ScoredClass<'_>], at: usize) -> usize {
         match self.source {
             CountSource::Hostname(_) | CountSource::SharedHostname(_) => {
-                scored.map(|class| classes.rows(class)).sum()
+                scored.iter().map(|class| class.n_rows as usize).sum()
             }
             CountSource::Unique(_) => {
                 let (mut n, mut is_any_absent) = (0, false);
                 for class in scored {
-                    let is_absent = classes.key_element(class, at) == ABSENT;
+                    let is_absent = class.key[at] == ABSENT;
                     is_any_absent |= is_absent;
-                    n += if is_absent { 0 } else { classes.rows(class) };
+                    n += if is_absent { 0 } else { class.n_rows as usize };
                 }
                 n + usize::from(is_any_absent)
             }
             CountSource::Shared(_) => {
                 let ids_max = world.nodes().labels().column(self.key).id_upper_bound();
-                n_distinct(scored.map(|class| classes.key_element(class, at)), ids_max)
+                n_distinct(scored.iter().map(|class| class.key[at]), ids_max)
             }
         }
     }
 }
 
-/// The feasible classes that are scored. The others have the score 0.
-struct ScoredClasses<'a> {
-    all: &'a NodeClasses<'a>,
-    /// Where the key elements of the soft constraints begin in the key of a class.
-    first_soft: usize,
-    scored: SmallVec<[u32; 32]>,
-}
-
-impl<'a> ScoredClasses<'a> {
-    fn new(all: &'a NodeClasses<'a>, n_hard: usize, all_keys: bool) -> ScoredClasses<'a> {
-        let (first_soft, scored) = (all.offset + n_hard, SmallVec::new());
-        let mut classes = ScoredClasses { all, first_soft, scored };
-        for class in all.feasible() {
-            // A row that is not scored has `ABSENT` for every soft constraint.
-            if !all_keys || classes.key_element(class as u32, 0) != ABSENT {
-                classes.scored.push(class as u32);
-            }
-        }
-        classes
-    }
-
-    /// The key element of the soft constraint at this place.
-    #[inline]
-    fn key_element(&self, class: u32, at: usize) -> i64 {
-        self.all.keys[class as usize * self.all.stride + self.first_soft + at]
-    }
-
-    /// Number of rows of a class.
-    #[inline]
-    fn rows(&self, class: u32) -> usize {
-        self.all.rows[class as usize] as usize
-    }
+/// A feasible class that is scored. The others have the score 0.
+struct ScoredClass<'a> {
+    class: u32,
+    n_rows: u32,
+    /// The key elements of the soft constraints.
+    key: &'a [i64],
+    /// Of the constraints so far.
+    sum: f64,
 }
 
 /// The inputs for scoring by one soft constraint, computed once per decision.
@@ -323,6 +298,21 @@ impl PodTopologySpreadEvaluator {
             if is_ignored { ABSENT } else { soft.key_element(world, row, count) }
         };
         out.extend(self.soft.iter().map(key_element));
+    }
+
+    fn scored_classes<'a>(&self, classes: &NodeClasses<'a>) -> SmallVec<[ScoredClass<'a>; 16]> {
+        let first = classes.offset + self.hard.len();
+        let keys = classes.keys.chunks_exact(classes.stride);
+        let all = keys.zip(classes.rows).zip(classes.feasible);
+        let mut scored = SmallVec::new();
+        for (class, ((key, n_rows), feasible)) in (0..).zip(all) {
+            let key = &key[first..first + self.soft.len()];
+            // A row that is not scored has `ABSENT` for every soft constraint.
+            if *feasible && *n_rows > 0 && !(self.all_keys && key.first() == Some(&ABSENT)) {
+                scored.push(ScoredClass { class, n_rows: *n_rows, key, sum: 0.0 });
+            }
+        }
+        scored
     }
 }
 
@@ -383,9 +373,8 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
     }
 
     fn score_classes(&self, cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
-        let classes = ScoredClasses::new(classes, self.hard.len(), self.all_keys);
-        let scored = classes.scored.as_slice();
-        let mut sums = SmallVec::<[f64; 32]>::from_elem(0.0, scored.len());
+        let mut scored = self.scored_classes(classes);
+        let scored = scored.as_mut_slice();
         for (at, soft) in self.soft.iter().enumerate() {
             let weighted = WeightedConstraint {
                 domains: match soft.source {
@@ -393,20 +382,20 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
                     _ => None,
                 },
                 max_skew: soft.max_skew,
-                weight: score::topology_normalizing_weight(soft.n_domains(cx.world, &classes, at)),
+                weight: score::topology_normalizing_weight(soft.n_domains(cx.world, scored, at)),
             };
-            for (sum, class) in sums.iter_mut().zip(scored) {
-                *sum += weighted.score(classes.key_element(*class, at));
+            for class in &mut *scored {
+                class.sum += weighted.score(class.key[at]);
             }
         }
         let mut range = ScoreRange::default();
-        for (sum, class) in sums.iter().zip(scored) {
-            let sum = score::rounded(*sum);
-            out[*class as usize] = sum;
+        for class in &*scored {
+            let sum = score::rounded(class.sum);
+            out[class.class as usize] = sum;
             range.add(sum);
         }
-        for class in scored {
-            let score = &mut out[*class as usize];
+        for class in &*scored {
+            let score = &mut out[class.class as usize];
             *score = range.normalize(*score);
         }
     }
