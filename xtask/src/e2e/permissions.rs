@@ -199,7 +199,7 @@ impl<'a> Cases<'a> {
             if done {
                 break;
             }
-            // Until then only: the other permissions need watches that stay open.
+            // Only until a lost response was looked up: the other permissions need watches that stay open.
             let is_cutting = permissions.iter().any(|permission| {
                 permission.needs_lost_responses() && !own.iter().any(|it| permission.allows(it))
             });
