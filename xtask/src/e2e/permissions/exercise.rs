@@ -100,8 +100,8 @@ impl<'a> Exercise<'a> {
         Ok(())
     }
 
-    /// Lets the node with the taint grow, which repeats the Event of the pod that is too large, and reads the metrics as the administrator and as somebody who
-    /// has to be authorized. With a proxy, also loses responses to bindings.
+    /// Lets the node with the taint grow, which repeats the Event of the pod that is too large, and reads the metrics as the
+    /// administrator and as somebody who has to be authorized. With a proxy, also loses responses to bindings.
     pub async fn proceed(
         &mut self,
         scheduler: &str,
@@ -109,8 +109,7 @@ impl<'a> Exercise<'a> {
         proxy: Option<&Proxy>,
     ) -> Result<()> {
         self.round += 1;
-        let amounts =
-            json!({"cpu": format!("{}m", 1_000 + self.round), "memory": "4Gi", "pods": "10"});
+        let amounts = amounts(LARGE + self.round);
         let patch = json!({"status": {"capacity": amounts, "allocatable": amounts}});
         let headers = [("content-type", "application/merge-patch+json")];
         let path = format!("/api/v1/nodes/{}/status", self.tainted_node());
