@@ -35,6 +35,8 @@ struct OfSharedTemplate {
     reads: LabelsRead,
     /// By the values of the labels that are read.
     combinations: Map<Box<[Option<Str>]>, CombinationId>,
+    /// The one that was added last: pods of one controller most often have the same values.
+    last: Option<(Box<[Option<Str>]>, CombinationId)>,
 }
 
 /// The labels that the keys of pods read.
@@ -71,6 +73,11 @@ impl ByLabels {
     pub fn get(&self, template: &PodTemplate, version: KeyVersion) -> Option<CombinationId> {
         let known = self.known.get(&template.shared_id).filter(|it| it.version == version)?;
         let LabelsRead::Keys(keys) = &known.reads else { return None };
+        if let Some((values, combination)) = &known.last
+            && keys.iter().map(|key| template.labels.get(key)).eq(values.iter().map(Option::as_ref))
+        {
+            return Some(*combination);
+        }
         known.combinations.get(&Values::new(keys, &template.labels)).copied()
     }
 
@@ -92,6 +99,7 @@ impl ByLabels {
             first: template.id,
             reads: LabelsRead::Unknown,
             combinations: Map::default(),
+            last: None,
         };
         let known = self.known.entry(template.shared_id).or_insert_with(new);
         if known.version != version {
@@ -108,7 +116,8 @@ impl ByLabels {
         }
         if let LabelsRead::Keys(keys) = &known.reads {
             let values = Values::new(keys, &template.labels);
-            let values = values.0.into_iter().map(Option::<&Str>::cloned).collect();
+            let values: Box<[_]> = values.0.into_iter().map(Option::<&Str>::cloned).collect();
+            known.last = Some((values.clone(), combination));
             known.combinations.insert(values, combination);
         }
         Ok(())

@@ -29,7 +29,7 @@ pub(super) struct BestRows<'a> {
     classes: Classes<'a>,
     pub total: i64,
     /// All of them are among these rows, each once.
-    found: SmallVec<[FoundRows<'a>; 8]>,
+    found: SmallVec<[FoundRows<'a>; 3]>,
 }
 
 /// Rows of which some have the highest total, or all.

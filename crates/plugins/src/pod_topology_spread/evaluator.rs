@@ -300,11 +300,15 @@ impl PodTopologySpreadEvaluator {
         out.extend(self.soft.iter().map(key_element));
     }
 
-    fn scored_classes<'a>(&self, classes: &NodeClasses<'a>) -> SmallVec<[ScoredClass<'a>; 16]> {
+    /// Adds the classes that are scored to a list: one that is returned would be copied.
+    fn push_scored_classes<'a>(
+        &self,
+        classes: &NodeClasses<'a>,
+        scored: &mut SmallVec<[ScoredClass<'a>; 16]>,
+    ) {
         let first = classes.offset + self.hard.len();
         let keys = classes.keys.chunks_exact(classes.stride);
         let all = keys.zip(classes.rows).zip(classes.feasible);
-        let mut scored = SmallVec::new();
         for (class, ((key, n_rows), feasible)) in (0..).zip(all) {
             let key = &key[first..first + self.soft.len()];
             // A row that is not scored has `ABSENT` for every soft constraint.
@@ -312,7 +316,6 @@ impl PodTopologySpreadEvaluator {
                 scored.push(ScoredClass { class, n_rows: *n_rows, key, sum: 0.0 });
             }
         }
-        scored
     }
 }
 
@@ -373,7 +376,8 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
     }
 
     fn score_classes(&self, cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
-        let mut scored = self.scored_classes(classes);
+        let mut scored = SmallVec::new();
+        self.push_scored_classes(classes, &mut scored);
         let scored = scored.as_mut_slice();
         for (at, soft) in self.soft.iter().enumerate() {
             let weighted = WeightedConstraint {
