@@ -47,24 +47,29 @@ enum LabelsRead {
     Keys(Box<[Str]>),
 }
 
-/// The values of the labels that are read.
-struct Values<'a>(SmallVec<[Option<&'a Str>; 4]>);
+/// The values that labels have for the keys that are read.
+struct Values<'a> {
+    keys: &'a [Str],
+    labels: &'a Labels,
+}
 
 impl<'a> Values<'a> {
-    fn new(keys: &[Str], labels: &'a Labels) -> Self {
-        Values(keys.iter().map(|key| labels.get(key)).collect())
+    fn iter(&self) -> impl Iterator<Item = Option<&'a Str>> {
+        let labels = self.labels;
+        self.keys.iter().map(move |key| labels.get(key))
     }
 }
 
+/// As the list of them.
 impl Hash for Values<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.as_slice().hash(state);
+        self.iter().collect::<SmallVec<[Option<&Str>; 4]>>().hash(state);
     }
 }
 
 impl Equivalent<Box<[Option<Str>]>> for Values<'_> {
     fn equivalent(&self, key: &Box<[Option<Str>]>) -> bool {
-        self.0.iter().copied().eq(key.iter().map(Option::as_ref))
+        self.iter().eq(key.iter().map(Option::as_ref))
     }
 }
 
@@ -73,12 +78,11 @@ impl ByLabels {
     pub fn get(&self, template: &PodTemplate, version: KeyVersion) -> Option<CombinationId> {
         let known = self.known.get(&template.shared_id).filter(|it| it.version == version)?;
         let LabelsRead::Keys(keys) = &known.reads else { return None };
-        if let Some((values, combination)) = &known.last
-            && keys.iter().map(|key| template.labels.get(key)).eq(values.iter().map(Option::as_ref))
-        {
-            return Some(*combination);
+        let values = Values { keys, labels: &template.labels };
+        match &known.last {
+            Some((last, combination)) if values.equivalent(last) => Some(*combination),
+            _ => known.combinations.get(&values).copied(),
         }
-        known.combinations.get(&Values::new(keys, &template.labels)).copied()
     }
 
     /// Remembers the combination of a template. What its keys read is asked only when there is a second template: most pods of a cluster
@@ -115,8 +119,8 @@ impl ByLabels {
             };
         }
         if let LabelsRead::Keys(keys) = &known.reads {
-            let values = Values::new(keys, &template.labels);
-            let values: Box<[_]> = values.0.into_iter().map(Option::<&Str>::cloned).collect();
+            let values = Values { keys, labels: &template.labels };
+            let values: Box<[_]> = values.iter().map(Option::<&Str>::cloned).collect();
             known.last = Some((values.clone(), combination));
             known.combinations.insert(values, combination);
         }

@@ -28,7 +28,7 @@ pub(super) struct Part {
 pub(super) struct BestRows<'a> {
     classes: Classes<'a>,
     pub total: i64,
-    /// All of them are among these rows, each once.
+    /// All of them are among these rows, each once. Few are held in place, because they are copied when this is returned.
     found: SmallVec<[FoundRows<'a>; 3]>,
 }
 
