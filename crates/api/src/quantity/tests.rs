@@ -13,6 +13,8 @@ const RECORDED: &str = r#"
         "1.5" 1500m 2 1500
         "1Ki" 1Ki 1024 1024000
         "1.5Ki" 1536 1536 1536000
+        "31.25Ki" 32000 32000 32000000
+        "32000" 32k 32000 32000000
         "0.5Mi" 512Ki 524288 524288000
         "1Gi" 1Gi 1073741824 1073741824000
         "1k" 1k 1000 1000000
@@ -215,7 +217,7 @@ fn check(table: &str, n_rows: usize) {
 
 #[test]
 fn quantities_parse_as_upstream() {
-    check(RECORDED, 74);
+    check(RECORDED, 76);
     check(RECORDED_ODD, 77);
 }
 
@@ -366,7 +368,12 @@ proptest! {
         let printed = quantity.to_string();
         let again = Quantity::parse(&printed).unwrap();
         prop_assert_eq!(again, quantity);
-        prop_assert_eq!(again.to_string(), printed);
+        let reprinted = again.to_string();
+        // Binary amounts may be printed without a suffix: `31.25Ki` as `32000`, which is decimal and printed as `32k`.
+        if quantity.format != Format::Binary || printed.ends_with('i') {
+            prop_assert_eq!(&reprinted, &printed);
+        }
+        prop_assert_eq!(Quantity::parse(&reprinted).unwrap().to_string(), reprinted);
     }
 
     #[test]
