@@ -5,6 +5,7 @@
 //! equal specs share one counter.
 
 mod domains;
+mod sums;
 
 use std::any::{Any, TypeId};
 use std::hash::Hash;

@@ -1,8 +1,8 @@
 //! The sums of a counter by topology domain.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
+use super::sums::Sums;
 use crate::label_columns::{LabelKeyId, LabelValueId};
 
 /// The sums of one counter for one topology key.
@@ -135,78 +135,12 @@ impl ExistingDomains {
     }
 }
 
-/// A list of sums, which are 0 beyond its end. There is a list with a sum for every node for each Service, and few nodes have more than
-/// some pods of it: as long as all sums fit in one byte, or in two, they take no more.
-#[derive(Clone)]
-enum Sums {
-    I8(Vec<i8>),
-    I16(Vec<i16>),
-    I64(Vec<i64>),
-}
-
-impl Default for Sums {
-    fn default() -> Self {
-        Sums::I8(Vec::new())
-    }
-}
-
-/// Those that are not 0.
-impl fmt::Debug for Sums {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let len = match self {
-            Sums::I8(sums) => sums.len(),
-            Sums::I16(sums) => sums.len(),
-            Sums::I64(sums) => sums.len(),
-        };
-        let sums = (0..len).map(|at| (at, self.get(at)));
-        f.debug_map().entries(sums.filter(|(_, sum)| *sum != 0)).finish()
-    }
-}
-
-impl Sums {
-    #[inline]
-    fn get(&self, at: usize) -> i64 {
-        match self {
-            Sums::I8(sums) => sums.get(at).copied().map_or(0, i64::from),
-            Sums::I16(sums) => sums.get(at).copied().map_or(0, i64::from),
-            Sums::I64(sums) => sums.get(at).copied().unwrap_or(0),
-        }
-    }
-
-    fn set(&mut self, at: usize, sum: i64) {
-        match self {
-            Sums::I8(sums) => match i8::try_from(sum) {
-                Ok(sum) => set(sums, at, sum),
-                Err(_) => {
-                    *self = Sums::I16(sums.iter().copied().map(i16::from).collect());
-                    self.set(at, sum);
-                }
-            },
-            Sums::I16(sums) => match i16::try_from(sum) {
-                Ok(sum) => set(sums, at, sum),
-                Err(_) => {
-                    *self = Sums::I64(sums.iter().copied().map(i64::from).collect());
-                    self.set(at, sum);
-                }
-            },
-            Sums::I64(sums) => set(sums, at, sum),
-        }
-    }
-}
-
-fn set<T: Clone + Default>(list: &mut Vec<T>, at: usize, value: T) {
-    if list.len() <= at {
-        list.resize(at + 1, T::default());
-    }
-    list[at] = value;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_of_any_size_is_exact() {
+    fn sums_and_their_total_are_exact() {
         let (byte, narrow) = (i64::from(i8::MAX), i64::from(i16::MAX));
         let mut domains = TopologyDomains::new(LabelKeyId(0), false);
         let (near, far) = (LabelValueId(0), LabelValueId(7));
