@@ -204,8 +204,8 @@ impl EvaluationCache {
         pod: &PodInfo,
     ) -> Option<NodeFilterKeys> {
         let (version, id) = self.by_template.get(pod.template.id)?;
-        let is_current = version == cx.world.key_version(&pod.template.namespace)
-            && has_keys_of_template(cx.world, pod);
+        let is_current =
+            version == cx.world.key_version(&pod.template) && has_keys_of_template(cx.world, pod);
         let cached = self.cached.get_mut(id.0).filter(|_| is_current)?;
         cached.is_valid(cx).then(|| cached.node_filter_keys.clone())?
     }
@@ -280,7 +280,7 @@ impl EvaluationCache {
         states: &PluginStates,
         pod: &PodInfo,
     ) -> Result<(CombinationId, bool), Failure> {
-        let version = world.key_version(&pod.template.namespace);
+        let version = world.key_version(&pod.template);
         let is_shared = has_keys_of_template(world, pod);
         if is_shared
             && let Some((known_version, id)) = self.known_combination(world, &pod.template, version)
@@ -288,7 +288,11 @@ impl EvaluationCache {
             && cached.is_valid(EvaluatorCx { world, states })
         {
             if known_version != Some(version) {
-                self.by_template.insert(pod.template.id, version, id);
+                // A template of one pod need not be found again after this attempt.
+                match world.has_several_pods(&pod.template) {
+                    true => self.by_template.insert(pod.template.id, version, id),
+                    false => self.by_template.insert_as_last(pod.template.id, version, id),
+                }
             }
             return Ok((id, false));
         }

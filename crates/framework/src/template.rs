@@ -29,6 +29,10 @@ pub struct TemplateId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SpecId(pub(crate) u64);
 
+/// The id of a namespace, in its world; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NamespaceId(pub(crate) u32);
+
 /// The spec of all templates that differ only in labels, namespace or owner.
 #[derive(Clone, Debug)]
 pub struct SharedSpec {
@@ -87,6 +91,8 @@ pub struct SharedTemplate {
     pub shared_id: SharedTemplateId,
     /// `metadata.namespace`.
     pub namespace: Str,
+    /// Equal ids in one world mean equal namespaces.
+    pub namespace_id: NamespaceId,
     /// The controlling owner, if there is one.
     pub controller: Option<OwnerReference>,
     /// Without `nodeName`, which belongs to the single pod.
@@ -190,6 +196,7 @@ impl SharedTemplate {
     /// When a selector is invalid.
     pub(crate) fn new(
         shared_id: SharedTemplateId,
+        namespace_id: NamespaceId,
         pod: &Pod,
         spec: SharedSpec,
         gates: &FeatureGates,
@@ -209,6 +216,7 @@ impl SharedTemplate {
             host_ports: host_ports(&spec),
             controller: controller(pod).cloned(),
             namespace,
+            namespace_id,
             spec,
         })
     }

@@ -150,8 +150,8 @@ impl World {
 
     /// Increases when an object changes that the [keys](crate::Incremental::key) of pods in a namespace may be resolved from: the
     /// namespace, its services and controllers, watched objects, states of plugins, and the affinity terms and claims of assigned pods.
-    pub fn key_version(&self, namespace: &str) -> KeyVersion {
-        let version = self.versions.of(namespace);
+    pub fn key_version(&self, pod: &PodTemplate) -> KeyVersion {
+        let version = self.versions.of(pod);
         KeyVersion { of_all: version.of_all + self.affinity_terms().version(), ..version }
     }
 
@@ -205,9 +205,15 @@ impl World {
     /// When a selector in the pod is invalid.
     pub fn parse_pod(&mut self, pod: &Pod) -> Result<PodInfo, TemplateError> {
         let mut dropped = Vec::new();
-        let template = self.templates.of_pod(pod, &self.gates, &mut dropped)?;
+        let (gates, versions) = (&self.gates, &mut self.versions);
+        let template = self.templates.of_pod(pod, gates, versions, &mut dropped)?;
         dropped.into_iter().for_each(|class| self.contributions.remove_template(class));
         Ok(PodInfo::new(pod, template, &self.gates))
+    }
+
+    /// Whether more than one pod that exists has this template of the world.
+    pub fn has_several_pods(&self, template: &Arc<PodTemplate>) -> bool {
+        Templates::has_several_pods(template)
     }
 
     /// Adds a node, or replaces the one with this name.

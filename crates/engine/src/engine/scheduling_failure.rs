@@ -92,7 +92,7 @@ impl Engine {
             next_change: self.world.next_change_seq(),
             nominations: self.world.nominations_version(),
             plugin_states: profile_scheduler.scheduler.plugin_states().version(),
-            keys: self.world.key_version(&pod.template.namespace),
+            keys: self.world.key_version(&pod.template),
         };
         let may_share = extended.is_empty()
             && pod.nominated_node_name.is_empty()

@@ -185,7 +185,7 @@ mod tests {
         fn find(&mut self, app: u64, id: &str) -> bool {
             let labels = json!({"app": app.to_string(), "id": id});
             let template = pod(&mut self.world, labels).template;
-            let version = self.world.key_version("a");
+            let version = self.world.key_version(&template);
             if let Some(found) = self.known.get(&template, version) {
                 assert_eq!(found, CombinationId(app));
                 return true;

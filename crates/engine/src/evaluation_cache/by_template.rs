@@ -5,13 +5,18 @@ use loadmaster_framework::world::KeyVersion;
 
 use crate::combination_id::CombinationId;
 
-/// Number of templates that are remembered at most; others compute their keys again, which takes about a microsecond.
-const TEMPLATES_MAX: usize = 1 << 16;
+/// Number of templates that are remembered at most. Others are looked up by their labels, or compute their keys again, which takes about a
+/// microsecond.
+const TEMPLATES_MAX: usize = 1 << 14;
 
-/// The combination of the keys of a template's pods. Where most pods have a template for themselves, each is looked up once and added once, so
-/// this is a plain list by the template's index: a template takes the place of another one whose index differs by a multiple of its length.
+/// The combination of the keys of a template's pods.
 #[derive(Default)]
-pub(super) struct ByTemplate(Vec<Option<Known>>);
+pub(super) struct ByTemplate {
+    /// The one that was added last.
+    last: Option<Known>,
+    /// By the template's index: a template takes the place of another one whose index differs by a multiple of [`TEMPLATES_MAX`].
+    known: Vec<Option<Known>>,
+}
 
 #[derive(Clone, Copy)]
 struct Known {
@@ -23,8 +28,10 @@ struct Known {
 impl ByTemplate {
     /// The combination of a template, and the version of the world in which its keys were computed.
     pub fn get(&self, template: TemplateId) -> Option<(KeyVersion, CombinationId)> {
-        let known = self.0.get(template.index() % TEMPLATES_MAX)?.as_ref()?;
-        (known.template == template).then_some((known.version, known.combination))
+        let is_it = |known: &&Known| known.template == template;
+        let in_list = || self.known.get(template.index() % TEMPLATES_MAX)?.as_ref();
+        let found = self.last.as_ref().filter(is_it).or_else(|| in_list().filter(is_it))?;
+        Some((found.version, found.combination))
     }
 
     /// Remembers the combination of a template.
@@ -35,13 +42,25 @@ impl ByTemplate {
         combination: CombinationId,
     ) {
         let at = template.index() % TEMPLATES_MAX;
-        if self.0.len() <= at {
-            self.0.resize(at + 1, None);
+        if self.known.len() <= at {
+            self.known.resize(at + 1, None);
         }
-        self.0[at] = Some(Known { template, version, combination });
+        self.known[at] = Some(Known { template, version, combination });
+        self.last = self.known[at];
+    }
+
+    /// Remembers the combination of a template until the next one is remembered.
+    pub fn insert_as_last(
+        &mut self,
+        template: TemplateId,
+        version: KeyVersion,
+        combination: CombinationId,
+    ) {
+        self.last = Some(Known { template, version, combination });
     }
 
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.last = None;
+        self.known.clear();
     }
 }

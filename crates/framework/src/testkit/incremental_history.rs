@@ -75,7 +75,7 @@ struct RowResult {
 impl CachedEvaluation {
     /// Evaluates a pod with the plugin of the bench.
     pub(super) fn new(bench: &mut PluginTestBench, pod: PodInfo) -> CachedEvaluation {
-        let key_version = bench.world.key_version(&pod.template.namespace);
+        let key_version = bench.world.key_version(&pod.template);
         let prepared = bench.prepare(&pod);
         let next_change = bench.world.next_change_seq();
         let not_stale_at = bench.evaluator_cx().staleness_version();
@@ -121,7 +121,7 @@ impl CachedEvaluation {
     /// As the engine does: the key is computed again when an object changed that it may be resolved from, and the evaluator is
     /// prepared again when the key is another one, or when the evaluator is stale or invalid.
     fn catch_up(&mut self, bench: &mut PluginTestBench) {
-        let version = bench.world.key_version(&self.pod.template.namespace);
+        let version = bench.world.key_version(&self.pod.template);
         let is_rekeyed = self.key_version != version && {
             let plugin = bench.points.incremental.as_ref();
             let key = plugin.and_then(|plugin| plugin.any_key(bench.evaluator_cx(), &self.pod));

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use loadmaster_api::{Selector, Str};
 use loadmaster_stdx::Map;
 
-use crate::template::PodTemplate;
+use crate::template::{NamespaceId, PodTemplate};
 
 /// Number of changes in a namespace that are remembered.
 const CHANGES_MAX: usize = 32;
@@ -54,8 +54,10 @@ impl AffectedPods {
 pub(super) struct KeyVersions {
     /// Objects of unknown namespace.
     all: u64,
-    /// The labels of a namespace, and the services and controllers in it.
-    by_namespace: Map<Str, NamespaceChanges>,
+    /// The namespaces of changes and of pods.
+    ids: Map<Str, NamespaceId>,
+    /// By namespace: of its labels, and the services and controllers in it.
+    by_namespace: Vec<NamespaceChanges>,
 }
 
 /// The changes in a namespace.
@@ -68,6 +70,17 @@ struct NamespaceChanges {
 }
 
 impl KeyVersions {
+    /// The id of a namespace; it is not checked that it exists.
+    pub fn namespace_id(&mut self, namespace: &Str) -> NamespaceId {
+        if let Some(known) = self.ids.get(namespace) {
+            return *known;
+        }
+        let id = NamespaceId(self.by_namespace.len() as u32);
+        self.by_namespace.push(NamespaceChanges::default());
+        self.ids.insert(namespace.clone(), id);
+        id
+    }
+
     /// The keys of all pods may have changed.
     pub fn change_all(&mut self) {
         self.all += 1;
@@ -75,7 +88,8 @@ impl KeyVersions {
 
     /// The keys of these pods of a namespace may have changed, or of all.
     pub fn change(&mut self, namespace: &Str, pods: Option<AffectedPods>) {
-        let changes = self.by_namespace.entry(namespace.clone()).or_default();
+        let id = self.namespace_id(namespace);
+        let changes = &mut self.by_namespace[id.0 as usize];
         changes.n += 1;
         if pods.is_none() {
             changes.last.clear();
@@ -86,15 +100,22 @@ impl KeyVersions {
         changes.last.push_back(pods);
     }
 
-    /// The version of a namespace, but for the affinity terms of assigned pods.
-    pub fn of(&self, namespace: &str) -> KeyVersion {
-        let of_namespace = self.by_namespace.get(namespace).map_or(0, |changes| changes.n);
-        KeyVersion { of_all: self.all, of_namespace }
+    /// The version of a template's namespace, but for the affinity terms of assigned pods.
+    pub fn of(&self, pod: &PodTemplate) -> KeyVersion {
+        KeyVersion {
+            of_all: self.all,
+            of_namespace: self.changes_in_namespace_of(pod).map_or(0, |it| it.n),
+        }
+    }
+
+    /// `None` if the template is of another world.
+    fn changes_in_namespace_of(&self, pod: &PodTemplate) -> Option<&NamespaceChanges> {
+        self.by_namespace.get(pod.namespace_id.0 as usize)
     }
 
     /// Whether no change in the template's namespace since this one affects its pods.
     pub fn is_unaffected_since(&self, pod: &PodTemplate, then: u64) -> bool {
-        let Some(changes) = self.by_namespace.get(&pod.namespace) else { return true };
+        let Some(changes) = self.changes_in_namespace_of(pod) else { return true };
         let n_new = changes.n.saturating_sub(then);
         let Some(n_old) = (changes.last.len() as u64).checked_sub(n_new) else { return false };
         let mut new = changes.last.iter().skip(n_old as usize);
@@ -177,27 +198,27 @@ mod tests {
         ];
         let mut world = World::default();
         let pod = web_pod(&mut world);
-        let first = world.key_version("a");
+        let first = world.key_version(&pod.template);
         for (name, step, want) in steps {
-            let then = world.key_version("a");
+            let then = world.key_version(&pod.template);
             step(&mut world);
-            let now = world.key_version("a");
+            let now = world.key_version(&pod.template);
             assert_eq!(world.keys_hold(&pod.template, then, now), *want, "{name}");
             assert!(then.of_all <= now.of_all && then.of_namespace <= now.of_namespace, "{name}");
         }
-        assert!(!world.keys_hold(&pod.template, first, world.key_version("a")));
+        assert!(!world.keys_hold(&pod.template, first, world.key_version(&pod.template)));
     }
 
     #[test]
     fn changes_that_are_not_remembered_any_more_may_be_of_the_pod() {
         let mut world = World::default();
         let pod = web_pod(&mut world);
-        let then = world.key_version("a");
+        let then = world.key_version(&pod.template);
         for n in 0..=CHANGES_MAX {
-            let holds = world.keys_hold(&pod.template, then, world.key_version("a"));
+            let holds = world.keys_hold(&pod.template, then, world.key_version(&pod.template));
             assert!(holds, "after {n} changes");
             world.upsert_listed(service(&format!("{n}"), "a", json!({"app": "other"})));
         }
-        assert!(!world.keys_hold(&pod.template, then, world.key_version("a")));
+        assert!(!world.keys_hold(&pod.template, then, world.key_version(&pod.template)));
     }
 }

@@ -9,6 +9,7 @@ use loadmaster_stdx::hash::SeededHashBuilder;
 use loadmaster_stdx::{Map, Set};
 
 use super::contributions::ContributionClassId;
+use super::key_versions::KeyVersions;
 use crate::feature_gates::FeatureGates;
 use crate::template::{
     PodTemplate, SharedSpec, SharedTemplate, SharedTemplateId, SharedTemplateKey, SpecId,
@@ -54,10 +55,11 @@ impl Templates {
         &mut self,
         pod: &Pod,
         gates: &FeatureGates,
+        versions: &mut KeyVersions,
         dropped: &mut Vec<ContributionClassId>,
     ) -> Result<Arc<PodTemplate>, TemplateError> {
         // Looked up before anything is parsed or copied: most pods of a cluster share their template with others.
-        let shared = self.shared_template(pod, gates)?;
+        let shared = self.shared_template(pod, gates, versions)?;
         let labels = &pod.metadata.labels;
         let hash = self.hash(shared.shared_id, labels);
         let Templates { table, slots, .. } = self;
@@ -80,6 +82,7 @@ impl Templates {
         &mut self,
         pod: &Pod,
         gates: &FeatureGates,
+        versions: &mut KeyVersions,
     ) -> Result<Arc<SharedTemplate>, TemplateError> {
         let key = SharedTemplateKey::of(pod);
         let hash = self.hasher.hash_one(&key);
@@ -89,8 +92,9 @@ impl Templates {
             return Ok(known);
         }
         let id = SharedTemplateId(self.last_shared_id + 1);
+        let namespace_id = versions.namespace_id(&pod.metadata.namespace);
         let spec = self.shared_spec(&pod.spec.shared);
-        let shared = Arc::new(SharedTemplate::new(id, pod, spec, gates)?);
+        let shared = Arc::new(SharedTemplate::new(id, namespace_id, pod, spec, gates)?);
         self.last_shared_id = id.0;
         let hash_of = |known: &Arc<SharedTemplate>| {
             self.hasher.hash_one(SharedTemplateKey::of_template(known))
@@ -127,6 +131,12 @@ impl Templates {
         };
         table.insert_unique(hash, index, hash_of);
         template
+    }
+
+    /// Whether more than one pod that exists has this template.
+    pub fn has_several_pods(template: &Arc<PodTemplate>) -> bool {
+        // The slot and a pod have a reference each.
+        Arc::strong_count(template) > 2
     }
 
     /// The class of a template's pods, if one was assigned before. `None` also for a template of another world.

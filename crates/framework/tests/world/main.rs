@@ -241,8 +241,14 @@ fn objects_that_only_keys_read_invalidate_no_evaluator() {
         watch.used_by_incremental = true;
         world.watch_objects(&watch);
     }
+    let template = |namespace: &str| {
+        let pod = json!({"metadata": {"name": "x", "namespace": namespace}});
+        world.parse_pod(&serde_json::from_value(pod).unwrap()).unwrap().template
+    };
+    let templates = ["a", "b"].map(template);
     let mut update = |resource: &str, namespace: &str| {
-        let (was, name) = ([world.key_version("a"), world.key_version("b")], "x".into());
+        let versions = |world: &World| templates.each_ref().map(|it| world.key_version(it));
+        let (was, name) = (versions(&world), "x".into());
         let before = (world.next_change_seq(), world.evaluators_valid_since());
         let object = ObjectRef {
             group: "".into(),
@@ -252,7 +258,8 @@ fn objects_that_only_keys_read_invalidate_no_evaluator() {
         };
         world.update_watched_object(&object, Some(&json!({})));
         assert_eq!((world.next_change_seq(), world.evaluators_valid_since()), before);
-        [world.key_version("a") > was[0], world.key_version("b") > was[1]]
+        let now = versions(&world);
+        [now[0] > was[0], now[1] > was[1]]
     };
     assert_eq!(update("claims", "a"), [true, false]);
     assert_eq!(update("claims", "b"), [false, true]);
