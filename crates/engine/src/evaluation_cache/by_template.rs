@@ -64,3 +64,37 @@ impl ByTemplate {
         self.known.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loadmaster_framework::World;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_inserted_as_last_is_found_until_the_next_one() {
+        let mut world = World::default();
+        let [a, b] = ["a", "b"].map(|app| {
+            let pod =
+                json!({"metadata": {"name": "pod", "namespace": "x", "labels": {"app": app}}});
+            world.parse_pod(&serde_json::from_value(pod).unwrap()).unwrap().template.id
+        });
+        let version = KeyVersion::default();
+        let mut known = ByTemplate::default();
+        let found = |known: &ByTemplate| [a, b].map(|it| Some(known.get(it)?.1.0));
+        assert_eq!(found(&known), [None, None]);
+        known.insert_as_last(a, version, CombinationId(1));
+        assert_eq!(found(&known), [Some(1), None]);
+        known.insert_as_last(b, version, CombinationId(2));
+        assert_eq!(found(&known), [None, Some(2)]);
+        known.insert(a, version, CombinationId(3));
+        assert_eq!(found(&known), [Some(3), None]);
+        known.insert_as_last(b, version, CombinationId(4));
+        assert_eq!(found(&known), [Some(3), Some(4)]);
+        known.insert_as_last(a, version, CombinationId(5));
+        assert_eq!(found(&known), [Some(5), None], "instead of the older one in the list");
+        known.clear();
+        assert_eq!(found(&known), [None, None]);
+    }
+}
