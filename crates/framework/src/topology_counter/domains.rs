@@ -75,9 +75,8 @@ impl TopologyDomains {
 
     pub(super) fn add(&mut self, domain: LabelValueId, amount: i64) {
         let at = domain.0 as usize;
-        let before = self.sums.get(at);
+        let before = self.sums.add(at, amount);
         let after = before + amount;
-        self.sums.set(at, after);
         self.total += amount;
         match (before, after) {
             (0, 0) => {}
