@@ -9,7 +9,6 @@ pub(crate) mod node_rows;
 pub mod per_node;
 pub(crate) mod plugin_loops;
 pub(crate) mod row_classes;
-pub(crate) mod row_map;
 pub(crate) mod row_results;
 pub mod score_buckets;
 

@@ -166,7 +166,7 @@ impl<'a> IndexedRows<'a> {
     fn find_best(&mut self) -> BestRows<'_> {
         let ScoreIndex { counted, parts, .. } = &mut *self.own;
         let classes = Classes::new(self.index, counted.as_ref());
-        BestRows::new(classes, self.evaluator.class_key_len(), parts)
+        BestRows::new(classes, parts)
     }
 
     /// All feasible nodes.

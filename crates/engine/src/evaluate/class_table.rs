@@ -70,26 +70,28 @@ impl ClassTable {
     }
 
     /// Makes this a table of the classes of two tables, always the same ones: first those of `shared`, each with so many rows less, then those
-    /// of `own`, whose keys have one more element.
+    /// of `own`, whose keys have one more element. Returns whether a class has a key that it had not before.
     pub fn combine(
         &mut self,
         shared: &ClassTable,
         n_less: &[u32],
         own: &ClassTable,
         stride: usize,
-    ) {
+    ) -> bool {
         // Most often the rows alone are others than before.
         let n_keys_set = shared.n_keys_set + own.n_keys_set;
-        if n_keys_set != self.n_keys_set {
+        let has_new_keys = n_keys_set != self.n_keys_set;
+        if has_new_keys {
             self.n_keys_set = n_keys_set;
             self.keys.clone_from(&shared.keys);
-            for key in own.keys.chunks_exact(stride + 1) {
+            for key in own.keys_of(stride + 1) {
                 self.keys.extend_from_slice(&key[..stride]);
             }
         }
         self.rows.clear();
         self.rows.extend(shared.rows.iter().zip(n_less).map(|(rows, less)| rows - less));
         self.rows.extend_from_slice(&own.rows);
+        has_new_keys
     }
 
     /// Takes over the keys of another table.
@@ -124,6 +126,11 @@ impl ClassTable {
     /// Number of class ids, unused ones included.
     pub fn len(&self) -> usize {
         self.rows.len()
+    }
+
+    /// The keys of all class ids, which have this length.
+    pub fn keys_of(&self, stride: usize) -> impl Iterator<Item = &[i64]> {
+        self.keys.chunks_exact(stride)
     }
 
     pub fn key(&self, id: u32, stride: usize) -> &[i64] {

@@ -16,10 +16,8 @@ const PICK_ATTEMPTS: usize = 32;
 
 /// The rows of a shared class that have the same class for this combination of keys, if they are feasible.
 pub(super) struct Part {
+    class: u32,
     shared_class: u32,
-    /// The class among counted rows; `None` for the rows of the shared class that are not counted.
-    counted_class: Option<u32>,
-    offset: i64,
     /// No row has a higher total.
     bound: i64,
 }
@@ -43,12 +41,12 @@ struct FoundRows<'a> {
 }
 
 impl<'a> BestRows<'a> {
-    /// The classes, whose keys have the length `stride`, must have been filtered and scored. `parts` is scratch space.
-    pub fn new(classes: Classes<'a>, stride: usize, parts: &mut Vec<Part>) -> BestRows<'a> {
+    /// The classes must have been filtered and scored. `parts` is scratch space.
+    pub fn new(classes: Classes<'a>, parts: &mut Vec<Part>) -> BestRows<'a> {
         let mut best = BestRows { classes, total: i64::MIN, found: SmallVec::new() };
         match classes.counted {
             None => best.find_uncounted(),
-            Some(counted) => best.find(counted, stride, parts),
+            Some(counted) => best.find(counted, parts),
         }
         best
     }
@@ -72,23 +70,22 @@ impl<'a> BestRows<'a> {
         }
     }
 
-    fn find(&mut self, counted: &'a CountedRows, stride: usize, parts: &mut Vec<Part>) {
+    fn find(&mut self, counted: &'a CountedRows, parts: &mut Vec<Part>) {
         parts.clear();
         let (mut first, mut highest) = (0, i64::MIN);
-        let (table, n_shared) = (self.classes.table, self.classes.n_shared());
-        for (class, (feasible, offset)) in table.feasible.iter().zip(&table.offsets).enumerate() {
+        let table = self.classes.table;
+        let classes = table.feasible.iter().zip(&table.offsets).zip(counted.shared_classes());
+        for (class, ((feasible, offset), shared_class)) in classes.enumerate() {
             if !feasible {
                 continue;
             }
-            let counted_class = (class >= n_shared).then(|| (class - n_shared) as u32);
-            let shared_class =
-                counted_class.map_or(class as u32, |at| counted.shared_class(at, stride));
+            let (class, shared_class) = (class as u32, *shared_class);
             let highest_score = self.classes.index.buckets.highest_score(shared_class);
             let Some(bound) = highest_score.map(|score| score + offset) else { continue };
             if bound > highest {
                 (first, highest) = (parts.len(), bound);
             }
-            parts.push(Part { shared_class, counted_class, offset: *offset, bound });
+            parts.push(Part { class, shared_class, bound });
         }
         // Most often a row with the highest bound is found at once, and no other part has a higher one.
         let Some(part) = parts.get(first) else { return };
@@ -101,28 +98,35 @@ impl<'a> BestRows<'a> {
         self.find_buckets(counted, parts);
     }
 
+    /// The class of a part among counted rows; `None` if it is that of the rows that are not counted.
+    fn counted_class(&self, part: &Part) -> Option<u32> {
+        part.class.checked_sub(self.classes.n_shared() as u32)
+    }
+
     /// Raises the total to the highest one of a row of this part, whose bound is higher.
     fn search(&mut self, counted: &CountedRows, part: &Part) {
         if counted.n_counted(part.shared_class) == 0 {
             self.total = part.bound;
             return;
         }
-        let listed = part.counted_class.map(|class| counted.rows(class));
-        let mut n_left = listed.map_or(usize::MAX, <[_]>::len);
+        let counted_class = self.counted_class(part);
+        let mut n_left = counted_class.map_or(usize::MAX, |class| counted.n_rows(class));
+        let part_offset = self.classes.table.offsets[part.class as usize];
         for (score, rows) in self.classes.index.buckets.of_class(part.shared_class) {
-            if score + part.offset <= self.total {
+            if score + part_offset <= self.total {
                 return;
             }
             for row in rows {
                 if n_left == 0 {
                     // The rows of the part are fewer than those that would have to be searched.
+                    let listed = counted_class.map(|class| counted.rows(class));
                     return self.search_listed(listed.unwrap_or_default());
                 }
                 n_left -= 1;
                 let Some(offset) = self.classes.offset(*row, part.shared_class) else { continue };
                 self.total = self.total.max(score + offset);
                 // Other rows of the part have no higher score.
-                if offset >= part.offset {
+                if offset >= part_offset {
                     return;
                 }
             }
@@ -138,17 +142,18 @@ impl<'a> BestRows<'a> {
     /// Finds the buckets with rows that have the highest total.
     fn find_buckets(&mut self, counted: &'a CountedRows, parts: &[Part]) {
         for part in parts.iter().filter(|part| part.bound >= self.total) {
-            let (shared_class, score) = (part.shared_class, self.total - part.offset);
+            let offset = self.classes.table.offsets[part.class as usize];
+            let (shared_class, score) = (part.shared_class, self.total - offset);
             let bucket = self.classes.index.buckets.rows_with(shared_class, score);
             if bucket.is_empty() {
                 continue;
             }
-            let (rows, all) = match part.counted_class {
+            let (rows, all) = match self.counted_class(part) {
                 None => (bucket, counted.n_counted(shared_class) == 0),
                 Some(_) if self.has_offset_of_uncounted(part) => continue,
                 Some(counted_class) => {
-                    let rows = counted.rows(counted_class);
-                    (if rows.len() < bucket.len() { rows } else { bucket }, false)
+                    let is_shorter = counted.n_rows(counted_class) < bucket.len();
+                    (if is_shorter { counted.rows(counted_class) } else { bucket }, false)
                 }
             };
             // Several classes of counted rows may have the same offset, and so the same bucket.
@@ -162,8 +167,8 @@ impl<'a> BestRows<'a> {
 
     /// Whether the rows of the shared class that are not counted have the same totals.
     fn has_offset_of_uncounted(&self, part: &Part) -> bool {
-        let (table, class) = (self.classes.table, part.shared_class as usize);
-        table.feasible[class] && table.offsets[class] == part.offset
+        let (table, shared) = (self.classes.table, part.shared_class as usize);
+        table.feasible[shared] && table.offsets[shared] == table.offsets[part.class as usize]
     }
 
     fn is_best(&self, row: NodeRow) -> bool {

@@ -22,6 +22,8 @@ pub(super) struct CountedRows {
     n_counted: Vec<u32>,
     /// The classes of the shared index, followed by those of these rows.
     pub all_classes: ClassTable,
+    /// By class in `all_classes`: the class in the shared index that its rows have.
+    shared_classes: Vec<u32>,
     key: ClassKey,
     /// Number of times that a row was added, was removed, or changed its class.
     pub n_class_changes: u64,
@@ -64,7 +66,19 @@ impl CountedRows {
     /// Makes `all_classes` a table of all classes. Those of counted rows begin after those of the index.
     pub fn combine_classes(&mut self, index: &RowIndex, stride: usize) {
         self.n_counted.resize(index.table.len(), 0);
-        self.all_classes.combine(&index.table, &self.n_counted, &self.table, stride);
+        let has_new_keys =
+            self.all_classes.combine(&index.table, &self.n_counted, &self.table, stride);
+        if has_new_keys {
+            self.shared_classes.clear();
+            self.shared_classes.extend(0..index.table.len() as u32);
+            let own = self.table.keys_of(stride + 1).map(|key| key[stride] as u32);
+            self.shared_classes.extend(own);
+        }
+    }
+
+    /// By class in `all_classes`: the class in the shared index that its rows have.
+    pub fn shared_classes(&self) -> &[u32] {
+        &self.shared_classes
     }
 
     /// The class of a row, if it is counted.
@@ -77,13 +91,18 @@ impl CountedRows {
         self.n_counted.get(shared_class as usize).copied().unwrap_or(0)
     }
 
+    /// Number of rows of a class.
+    pub fn n_rows(&self, class: u32) -> usize {
+        self.table.rows[class as usize] as usize
+    }
+
     /// The rows of a class.
     pub fn rows(&self, class: u32) -> &[NodeRow] {
         self.rows.rows(class)
     }
 
     /// The class in the shared index that the rows of a class have.
-    pub fn shared_class(&self, class: u32, stride: usize) -> u32 {
+    fn shared_class(&self, class: u32, stride: usize) -> u32 {
         self.table.key(class, stride + 1)[stride] as u32
     }
 
@@ -114,15 +133,12 @@ impl CountedRows {
             self.table.remove_row(class, stride + 1);
             self.n_counted[shared] -= 1;
         }
-        match counted {
-            Some(shared) => {
-                self.n_class_changes += 1;
-                let class = self.table.insert_row(&self.key);
-                self.rows.set(row, class);
-                *element(&mut self.n_counted, shared) += 1;
-            }
-            None => self.rows.remove(row),
-        }
+        let class = counted.map(|shared| {
+            self.n_class_changes += 1;
+            *element(&mut self.n_counted, shared) += 1;
+            self.table.insert_row(&self.key)
+        });
+        self.rows.set(row, class);
     }
 }
 

@@ -1,63 +1,80 @@
-//! A small part of the rows, by class.
+//! A part of the rows, by class.
+
+use std::cell::OnceCell;
 
 use loadmaster_framework::NodeRow;
+use loadmaster_stdx::{Map, PackedList};
 
-use crate::evaluate::row_map::RowMap;
-
-/// Rows by class.
+/// The classes of some rows.
 #[derive(Default)]
 pub(super) struct ClassRows {
-    positions: RowMap<Position>,
-    classes: Vec<Vec<NodeRow>>,
+    /// By row: 0 if it has no class, else one more than that. There is such a list for each Service, and a decision reads a few places of one.
+    classes: PackedList,
+    /// Empty until it is asked for: the rows with the highest total are most often found without them.
+    lists: OnceCell<RowLists>,
 }
 
-#[derive(Clone, Copy)]
-struct Position {
-    class: u32,
-    /// Where the row is among those of the class.
-    at: u32,
+/// The rows of each class.
+#[derive(Default)]
+struct RowLists {
+    rows: Vec<Vec<NodeRow>>,
+    /// Where a row is among those of its class.
+    positions: Map<NodeRow, u32>,
 }
 
 impl ClassRows {
     /// The class of a row.
     #[inline]
     pub fn class(&self, row: NodeRow) -> Option<u32> {
-        self.positions.get(row).map(|position| position.class)
+        class_in(&self.classes, row)
     }
 
     /// The rows of a class.
     pub fn rows(&self, class: u32) -> &[NodeRow] {
-        self.classes.get(class as usize).map_or(&[], Vec::as_slice)
+        let lists = self.lists.get_or_init(|| RowLists::new(&self.classes));
+        lists.rows.get(class as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// Adds a row to a class, and removes it from the one that it has.
-    pub fn set(&mut self, row: NodeRow, class: u32) {
-        let rows = super::element(&mut self.classes, class);
-        let position = Position { class, at: rows.len() as u32 };
-        rows.push(row);
-        match self.positions.get_mut(row) {
-            Some(known) => {
-                let before = std::mem::replace(known, position);
-                self.leave(before);
+    /// Gives a row a class, or none.
+    pub fn set(&mut self, row: NodeRow, class: Option<u32>) {
+        if let Some(lists) = self.lists.get_mut() {
+            if let Some(before) = class_in(&self.classes, row) {
+                lists.remove(row, before);
             }
-            None => self.positions.insert(row, position),
+            if let Some(class) = class {
+                lists.add(row, class);
+            }
         }
+        self.classes.set(row.index(), class.map_or(0, |class| u64::from(class) + 1));
+    }
+}
+
+#[inline]
+fn class_in(classes: &PackedList, row: NodeRow) -> Option<u32> {
+    (classes.get(row.index()) as u32).checked_sub(1)
+}
+
+impl RowLists {
+    fn new(classes: &PackedList) -> RowLists {
+        let mut lists = RowLists::default();
+        for (at, number) in classes.not_zero() {
+            lists.add(NodeRow(at as u32), number as u32 - 1);
+        }
+        lists
     }
 
-    /// Removes a row from its class.
-    pub fn remove(&mut self, row: NodeRow) {
-        if let Some(before) = self.positions.remove(row) {
-            self.leave(before);
-        }
+    fn add(&mut self, row: NodeRow, class: u32) {
+        let rows = super::element(&mut self.rows, class);
+        self.positions.insert(row, rows.len() as u32);
+        rows.push(row);
     }
 
-    fn leave(&mut self, Position { class, at }: Position) {
-        let rows = &mut self.classes[class as usize];
+    fn remove(&mut self, row: NodeRow, class: u32) {
+        let Some(at) = self.positions.remove(&row) else { return };
+        let rows = &mut self.rows[class as usize];
         rows.swap_remove(at as usize);
-        if let Some(moved) = rows.get(at as usize)
-            && let Some(position) = self.positions.get_mut(*moved)
-        {
-            position.at = at;
+        if let Some(moved) = rows.get(at as usize) {
+            self.positions.insert(*moved, at);
         }
     }
 }
@@ -72,22 +89,31 @@ mod tests {
 
     #[test]
     fn equal_to_a_map() {
-        let mut rng = Rng::new(3);
-        let (mut rows, mut twin) = (ClassRows::default(), BTreeMap::new());
-        for _ in 0..2_000 {
-            let (row, class) = (NodeRow(rng.below(100) as u32), rng.below(4) as u32);
-            if rng.one_in(2) {
-                rows.remove(row);
-                twin.remove(&row);
-            } else {
+        for n_changes in [0, 100, 2_000] {
+            let mut rng = Rng::new(3);
+            let (mut rows, mut twin) = (ClassRows::default(), BTreeMap::new());
+            let mut change = |rows: &mut ClassRows, twin: &mut BTreeMap<_, _>| {
+                let (row, class) = (NodeRow(rng.below(100) as u32), rng.below(4) as u32);
+                let class = rng.one_in(2).then_some(class);
                 rows.set(row, class);
-                twin.insert(row, class);
+                assert_eq!(rows.class(row), class);
+                match class {
+                    Some(class) => twin.insert(row, class),
+                    None => twin.remove(&row),
+                };
+            };
+            // The lists are made of what there is when they are asked for first.
+            for _ in 0..n_changes {
+                change(&mut rows, &mut twin);
             }
-            assert_eq!(rows.class(row), twin.get(&row).copied());
-            let mut of_class = rows.rows(class).to_vec();
-            of_class.sort_unstable();
-            let expected = twin.iter().filter(|(_, known)| **known == class).map(|(row, _)| *row);
-            assert_eq!(of_class, expected.collect::<Vec<_>>());
+            for nth in 0..500 {
+                change(&mut rows, &mut twin);
+                let class = nth % 4;
+                let mut of_class = rows.rows(class).to_vec();
+                of_class.sort_unstable();
+                let expected = twin.iter().filter(|(_, known)| **known == class);
+                assert_eq!(of_class, expected.map(|(row, _)| *row).collect::<Vec<_>>());
+            }
         }
     }
 }
