@@ -1,5 +1,7 @@
 //! Floating point that must agree with another implementation to the last bit.
 
+use std::sync::LazyLock;
+
 /// The natural logarithm as Go's `math.Log` computes it on amd64, bit for bit.
 ///
 /// The platform's logarithm is at times one unit in the last place away, which is enough to turn a score
@@ -42,6 +44,13 @@ pub fn go_ln(x: f64) -> f64 {
     exponent * LN2_HI - ((half_square - tail) - f)
 }
 
+/// [`go_ln`] of a whole number, looked up if it is small.
+pub fn go_ln_of(n: usize) -> f64 {
+    static SMALL: LazyLock<Vec<f64>> =
+        LazyLock::new(|| (0..1 << 13).map(|n| go_ln(f64::from(n))).collect());
+    SMALL.get(n).copied().unwrap_or_else(|| go_ln(n as f64))
+}
+
 /// `x` as a fraction between the square roots of 1/2 and 2, and the power of two it is multiplied with.
 fn split(x: f64) -> (f64, f64) {
     const MANTISSA: u64 = (1 << 52) - 1;
@@ -57,7 +66,7 @@ fn split(x: f64) -> (f64, f64) {
 
 #[cfg(test)]
 mod tests {
-    use super::go_ln;
+    use super::{go_ln, go_ln_of};
 
     /// Bits of `x` and of Go's `math.Log(x)`.
     #[rustfmt::skip]
@@ -129,6 +138,13 @@ mod tests {
         (0x40a3_c000_0000_0000, 0x401f_573a_690c_15a8),
         (0x40a4_6e00_0000_0000, 0x401f_79e0_3726_9d4e),
     ];
+
+    #[test]
+    fn whole_numbers_have_the_same_logarithm_as_other_numbers() {
+        for n in [0, 1, 2, 5, 8_191, 8_192, 1_000_002] {
+            assert_eq!(go_ln_of(n).to_bits(), go_ln(n as f64).to_bits(), "{n}");
+        }
+    }
 
     #[test]
     fn recorded_values_are_bit_identical() {

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 
 use super::constraint::{self, Constraint, MatchCounter, MatchingPods};
 use super::default_selector::default_selector_label_keys;
-use super::score::{self, ScoreRange};
+use super::score::{self, ScoreRange, Weight};
 use super::{HOSTNAME, PodTopologySpread};
 
 /// The key element of a row without the label: neither a count nor a value id.
@@ -248,19 +248,27 @@ struct ScoredClass<'a> {
     n_rows: u32,
     /// The key elements of the soft constraints.
     key: &'a [i64],
-    /// Of the constraints so far.
-    sum: f64,
 }
 
 /// The inputs for scoring by one soft constraint, computed once per decision.
 struct WeightedConstraint<'a> {
     /// `None` where the key element is the count.
     domains: Option<&'a TopologyDomains>,
-    max_skew: i64,
-    weight: f64,
+    weight: Weight,
 }
 
-impl WeightedConstraint<'_> {
+impl<'a> WeightedConstraint<'a> {
+    /// `at` is the place of the constraint's key element.
+    fn new(soft: &SoftConstraint, at: usize, world: &'a World, scored: &[ScoredClass<'_>]) -> Self {
+        let domains = match soft.source {
+            CountSource::Shared(counter) => domains(world, counter),
+            _ => None,
+        };
+        let weight = Weight::new(soft.n_domains(world, scored, at), soft.max_skew);
+        WeightedConstraint { domains, weight }
+    }
+
+    #[inline]
     fn score(&self, key_element: i64) -> f64 {
         if key_element == ABSENT {
             return 0.0;
@@ -268,7 +276,7 @@ impl WeightedConstraint<'_> {
         let count = self
             .domains
             .map_or(key_element, |domains| domains.domain_sum(LabelValueId(key_element as u32)));
-        score::score_for_count(count, self.max_skew, self.weight)
+        self.weight.score(count)
     }
 }
 
@@ -306,14 +314,16 @@ impl PodTopologySpreadEvaluator {
         classes: &NodeClasses<'a>,
         scored: &mut SmallVec<[ScoredClass<'a>; 16]>,
     ) {
-        let first = classes.offset + self.hard.len();
-        let keys = classes.keys.chunks_exact(classes.stride);
-        let all = keys.zip(classes.rows).zip(classes.feasible);
-        for (class, ((key, n_rows), feasible)) in (0..).zip(all) {
-            let key = &key[first..first + self.soft.len()];
+        let (first, n_soft) = (classes.offset + self.hard.len(), self.soft.len());
+        for (class, (n_rows, feasible)) in classes.rows.iter().zip(classes.feasible).enumerate() {
+            if !feasible || *n_rows == 0 {
+                continue;
+            }
+            let start = class * classes.stride + first;
+            let key = &classes.keys[start..start + n_soft];
             // A row that is not scored has `ABSENT` for every soft constraint.
-            if *feasible && *n_rows > 0 && !(self.all_keys && key.first() == Some(&ABSENT)) {
-                scored.push(ScoredClass { class, n_rows: *n_rows, key, sum: 0.0 });
+            if !(self.all_keys && key.first() == Some(&ABSENT)) {
+                scored.push(ScoredClass { class: class as u32, n_rows: *n_rows, key });
             }
         }
     }
@@ -378,27 +388,20 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
     fn score_classes(&self, cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
         let mut scored = SmallVec::new();
         self.push_scored_classes(classes, &mut scored);
-        let scored = scored.as_mut_slice();
+        let scored = scored.as_slice();
+        let mut weighted = SmallVec::<[_; 2]>::new();
         for (at, soft) in self.soft.iter().enumerate() {
-            let weighted = WeightedConstraint {
-                domains: match soft.source {
-                    CountSource::Shared(counter) => domains(cx.world, counter),
-                    _ => None,
-                },
-                max_skew: soft.max_skew,
-                weight: score::topology_normalizing_weight(soft.n_domains(cx.world, scored, at)),
-            };
-            for class in &mut *scored {
-                class.sum += weighted.score(class.key[at]);
-            }
+            weighted.push(WeightedConstraint::new(soft, at, cx.world, scored));
         }
+        let weighted = weighted.as_slice();
         let mut range = ScoreRange::default();
-        for class in &*scored {
-            let sum = score::rounded(class.sum);
+        for class in scored {
+            let scores = weighted.iter().zip(class.key).map(|(soft, element)| soft.score(*element));
+            let sum = score::rounded(scores.sum());
             out[class.class as usize] = sum;
             range.add(sum);
         }
-        for class in &*scored {
+        for class in scored {
             let score = &mut out[class.class as usize];
             *score = range.normalize(*score);
         }
@@ -426,18 +429,13 @@ fn pod_count(world: &World, counter: TopologyCounterId, domain: LabelValueId) ->
 
 /// The number of distinct key elements: value ids below `ids_max`, and [`ABSENT`].
 fn n_distinct(elements: impl Iterator<Item = i64>, ids_max: usize) -> usize {
-    let mut seen = SmallVec::<[u64; 4]>::from_elem(0, ids_max / 64 + 1);
-    let seen = seen.as_mut_slice();
-    let mut n = 0;
-    let mut is_any_absent = false;
-    for key_element in elements {
-        if key_element == ABSENT {
-            is_any_absent = true;
-            continue;
-        }
-        let (at, bit) = (key_element as usize / 64, 1 << (key_element % 64));
-        n += usize::from(seen[at] & bit == 0);
-        seen[at] |= bit;
+    const BITS: usize = u64::BITS as usize;
+    if ids_max < BITS {
+        // `ABSENT` gets the last bit.
+        let bit = |element: i64| 1_u64 << (element as u64 % BITS as u64);
+        return elements.fold(0, |seen, element| seen | bit(element)).count_ones() as usize;
     }
-    n + usize::from(is_any_absent)
+    let mut seen = vec![false; ids_max + 1];
+    let place = |element: i64| if element == ABSENT { ids_max } else { element as usize };
+    elements.filter(|element| !std::mem::replace(&mut seen[place(*element)], true)).count()
 }

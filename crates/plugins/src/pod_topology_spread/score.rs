@@ -6,7 +6,7 @@ use loadmaster_framework::{
     SerialCx, World,
 };
 use loadmaster_stdx::Map;
-use loadmaster_stdx::float::go_ln;
+use loadmaster_stdx::float::go_ln_of;
 
 use super::constraint::{Constraint, has_all_keys};
 use super::{HOSTNAME, PodTopologySpread};
@@ -27,7 +27,7 @@ struct TopologyPodCounts {
     /// By label value, where a missing label counts as an empty value; not filled for host names, which
     /// are counted per node.
     counts: Map<Str, i64>,
-    weight: f64,
+    weight: Weight,
 }
 
 impl PreScoreState {
@@ -47,7 +47,7 @@ impl TopologyPodCounts {
         if constraint.key == HOSTNAME {
             return TopologyPodCounts {
                 counts: Map::default(),
-                weight: topology_normalizing_weight(scored.len()),
+                weight: Weight::new(scored.len(), constraint.max_skew),
             };
         }
         let missing = Str::default();
@@ -63,7 +63,7 @@ impl TopologyPodCounts {
                 *count += constraint.pods.count_on_node(node);
             }
         }
-        TopologyPodCounts { weight: topology_normalizing_weight(counts.len()), counts }
+        TopologyPodCounts { weight: Weight::new(counts.len(), constraint.max_skew), counts }
     }
 }
 
@@ -111,7 +111,7 @@ impl Score for PodTopologySpread {
             } else {
                 domains.counts.get(domain).copied().unwrap_or(0)
             };
-            sum += score_for_count(count, constraint.max_skew, domains.weight);
+            sum += domains.weight.score(count);
         }
         Ok(rounded(sum))
     }
@@ -138,15 +138,24 @@ impl Score for PodTopologySpread {
     }
 }
 
-/// Constraints with few domains have more pods per domain, which the logarithm of the number of domains
-/// compensates (upstream's `topologyNormalizingWeight`).
-pub(super) fn topology_normalizing_weight(n_domains: usize) -> f64 {
-    go_ln((n_domains + 2) as f64)
+/// How much the pods in a domain count.
+#[derive(Clone, Copy)]
+pub(super) struct Weight {
+    per_pod: f64,
+    addend: f64,
 }
 
-/// A larger `max_skew` makes differences between domains count less (upstream's `scoreForCount`).
-pub(super) fn score_for_count(count: i64, max_skew: i64, weight: f64) -> f64 {
-    count as f64 * weight + (max_skew - 1) as f64
+impl Weight {
+    /// Constraints with few domains have more pods per domain, which the logarithm of the number of domains compensates (upstream's
+    /// `topologyNormalizingWeight`). A larger `max_skew` makes differences between domains count less (upstream's `scoreForCount`).
+    pub fn new(n_domains: usize, max_skew: i64) -> Weight {
+        Weight { per_pod: go_ln_of(n_domains + 2), addend: (max_skew - 1) as f64 }
+    }
+
+    #[inline]
+    pub fn score(self, count: i64) -> f64 {
+        count as f64 * self.per_pod + self.addend
+    }
 }
 
 /// Half away from zero, as Go's `math.Round`. The standard library's `round` is a function call.
