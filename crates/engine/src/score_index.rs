@@ -152,7 +152,10 @@ impl<'a> IndexedRows<'a> {
         self.evaluate_classes(cx)?;
         let best = self.find_best();
         Ok(match best.pick(rng) {
-            Some(row) => Decision::Selected { row, total: best.total, n_ties: None },
+            Some(row) => {
+                cx.nodes().preload(row);
+                Decision::Selected { row, total: best.total, n_ties: None }
+            }
             None => Decision::Unschedulable,
         })
     }
