@@ -44,10 +44,13 @@ pub fn go_ln(x: f64) -> f64 {
     exponent * LN2_HI - ((half_square - tail) - f)
 }
 
-/// [`go_ln`] of a whole number, looked up if it is small.
+/// As many logarithms are kept: those of the numbers of nodes that most clusters have.
+const N_KEPT: u32 = 1 << 13;
+
+/// [`go_ln`] of a whole number. Those of small numbers are computed once, all at the first use.
 pub fn go_ln_of(n: usize) -> f64 {
     static SMALL: LazyLock<Vec<f64>> =
-        LazyLock::new(|| (0..1 << 13).map(|n| go_ln(f64::from(n))).collect());
+        LazyLock::new(|| (0..N_KEPT).map(|n| go_ln(f64::from(n))).collect());
     SMALL.get(n).copied().unwrap_or_else(|| go_ln(n as f64))
 }
 

@@ -11,7 +11,7 @@ pub struct PackedList {
     max: u64,
 }
 
-/// As many bits has a word, which is two to this power.
+/// Two to this power is the number of bits of a word.
 const LOG2_WORD_BITS: u32 = u64::BITS.ilog2();
 
 impl Default for PackedList {

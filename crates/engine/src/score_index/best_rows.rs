@@ -103,6 +103,11 @@ impl<'a> BestRows<'a> {
         part.class.checked_sub(self.classes.n_shared() as u32)
     }
 
+    /// What is added to the scores of its rows in the shared index.
+    fn part_offset(&self, part: &Part) -> i64 {
+        self.classes.table.offsets[part.class as usize]
+    }
+
     /// Raises the total to the highest one of a row of this part, whose bound is higher.
     fn search(&mut self, counted: &CountedRows, part: &Part) {
         if counted.n_counted(part.shared_class) == 0 {
@@ -111,7 +116,7 @@ impl<'a> BestRows<'a> {
         }
         let counted_class = self.counted_class(part);
         let mut n_left = counted_class.map_or(usize::MAX, |class| counted.n_rows(class));
-        let part_offset = self.classes.table.offsets[part.class as usize];
+        let part_offset = self.part_offset(part);
         for (score, rows) in self.classes.index.buckets.of_class(part.shared_class) {
             if score + part_offset <= self.total {
                 return;
@@ -119,8 +124,7 @@ impl<'a> BestRows<'a> {
             for row in rows {
                 if n_left == 0 {
                     // The rows of the part are fewer than those that would have to be searched.
-                    let listed = counted_class.map(|class| counted.rows(class));
-                    return self.search_listed(listed.unwrap_or_default());
+                    return self.search_listed(counted_class.map_or(&[], |it| counted.rows(it)));
                 }
                 n_left -= 1;
                 let Some(offset) = self.classes.offset(*row, part.shared_class) else { continue };
@@ -142,8 +146,7 @@ impl<'a> BestRows<'a> {
     /// Finds the buckets with rows that have the highest total.
     fn find_buckets(&mut self, counted: &'a CountedRows, parts: &[Part]) {
         for part in parts.iter().filter(|part| part.bound >= self.total) {
-            let offset = self.classes.table.offsets[part.class as usize];
-            let (shared_class, score) = (part.shared_class, self.total - offset);
+            let (shared_class, score) = (part.shared_class, self.total - self.part_offset(part));
             let bucket = self.classes.index.buckets.rows_with(shared_class, score);
             if bucket.is_empty() {
                 continue;
@@ -168,7 +171,7 @@ impl<'a> BestRows<'a> {
     /// Whether the rows of the shared class that are not counted have the same totals.
     fn has_offset_of_uncounted(&self, part: &Part) -> bool {
         let (table, shared) = (self.classes.table, part.shared_class as usize);
-        table.feasible[shared] && table.offsets[shared] == table.offsets[part.class as usize]
+        table.feasible[shared] && table.offsets[shared] == self.part_offset(part)
     }
 
     fn is_best(&self, row: NodeRow) -> bool {

@@ -56,7 +56,7 @@ impl Sums {
     }
 }
 
-/// A small number for one that is near to 0.
+/// A small number for one that is near to 0: zigzag, as in protobuf.
 fn fold(sum: i64) -> u64 {
     (sum << 1 ^ sum >> 63) as u64
 }

@@ -439,3 +439,27 @@ fn n_distinct(elements: impl Iterator<Item = i64>, ids_max: usize) -> usize {
     let place = |element: i64| if element == ABSENT { ids_max } else { element as usize };
     elements.filter(|element| !std::mem::replace(&mut seen[place(*element)], true)).count()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use loadmaster_stdx::Rng;
+
+    use super::{ABSENT, n_distinct};
+
+    #[test]
+    fn distinct_elements_are_counted_for_any_number_of_values() {
+        let mut rng = Rng::new(7);
+        for ids_max in [0, 1, 3, 62, 63, 64, 65, 200] {
+            for n in [0, 1, 20, 500] {
+                let some = (0..n).map(|_| rng.below(ids_max + 1) as i64 - 1);
+                let some: Vec<i64> = some.collect();
+                let expected = some.iter().collect::<BTreeSet<_>>().len();
+                let found = n_distinct(some.iter().copied(), ids_max as usize);
+                assert_eq!(found, expected, "{ids_max} values: {some:?}");
+            }
+        }
+        assert_eq!(n_distinct([ABSENT, 62, ABSENT].into_iter(), 63), 2);
+    }
+}

@@ -26,7 +26,7 @@ impl ClassRows {
     /// The class of a row.
     #[inline]
     pub fn class(&self, row: NodeRow) -> Option<u32> {
-        class_in(&self.classes, row)
+        (self.classes.get(row.index()) as u32).checked_sub(1)
     }
 
     /// The rows of a class.
@@ -37,21 +37,16 @@ impl ClassRows {
 
     /// Gives a row a class, or none.
     pub fn set(&mut self, row: NodeRow, class: Option<u32>) {
-        if let Some(lists) = self.lists.get_mut() {
-            if let Some(before) = class_in(&self.classes, row) {
-                lists.remove(row, before);
-            }
-            if let Some(class) = class {
-                lists.add(row, class);
-            }
-        }
+        let before = self.class(row);
         self.classes.set(row.index(), class.map_or(0, |class| u64::from(class) + 1));
+        let Some(lists) = self.lists.get_mut() else { return };
+        if let Some(before) = before {
+            lists.remove(row, before);
+        }
+        if let Some(class) = class {
+            lists.add(row, class);
+        }
     }
-}
-
-#[inline]
-fn class_in(classes: &PackedList, row: NodeRow) -> Option<u32> {
-    (classes.get(row.index()) as u32).checked_sub(1)
 }
 
 impl RowLists {
