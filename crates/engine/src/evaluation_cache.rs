@@ -210,6 +210,11 @@ impl EvaluationCache {
         cached.is_valid(cx).then(|| cached.node_filter_keys.clone())?
     }
 
+    /// Whether a combination has a score index.
+    pub fn has_index(&self, id: CombinationId) -> bool {
+        self.cached.get(id.0).is_some_and(|cached| cached.index.is_some())
+    }
+
     /// The score index of a combination, if there is one.
     pub fn indexed(&mut self, id: CombinationId) -> Option<IndexedRows<'_>> {
         let cached = self.cached.get_mut(id.0)?;

@@ -251,6 +251,8 @@ impl Scheduler {
         if has_index && excluded.is_empty() && options.among.is_none() {
             return Ok(Search::Index(id));
         }
+        world.update_columns();
+        let cx = EvaluatorCx { world, states: &self.states };
         if ends_early {
             self.node_order.refresh(world.nodes());
         }

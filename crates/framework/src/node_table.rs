@@ -201,6 +201,11 @@ impl NodeTable {
         black_box((n_pods, self.pods(row).len()));
     }
 
+    /// Updates the columns of amounts ([`AllAmounts::update_columns`]).
+    pub(crate) fn update_columns(&mut self) {
+        self.amounts.update_columns();
+    }
+
     /// CPU, memory and numbers of pods.
     #[inline]
     pub fn amounts(&self) -> &AllAmounts {
@@ -437,15 +442,14 @@ impl NodeTable {
     fn count_pod(&mut self, row: NodeRow, requests: &PodRequests, sign: i64) {
         let at = row.index();
         let wanted = &requests.resources;
-        for (amount, more) in [
-            (NodeAmount::RequestedCpu, wanted.cpu_milli),
-            (NodeAmount::RequestedMemory, wanted.memory_bytes),
-            (NodeAmount::NonzeroCpu, requests.nonzero_cpu_milli),
-            (NodeAmount::NonzeroMemory, requests.nonzero_memory_bytes),
-            (NodeAmount::Pods, 1),
-        ] {
-            self.amounts.add(at, amount, sign.wrapping_mul(more));
-        }
+        let sums = [
+            wanted.cpu_milli,
+            wanted.memory_bytes,
+            requests.nonzero_cpu_milli,
+            requests.nonzero_memory_bytes,
+            1,
+        ];
+        self.amounts.add(at, sums.map(|more| sign.wrapping_mul(more)));
         // Wraps on overflow, too.
         let add = |sum: &mut i64, more: i64| *sum = sum.wrapping_add(sign.wrapping_mul(more));
         if wanted.ephemeral_storage_bytes != 0 {

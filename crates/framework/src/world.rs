@@ -117,6 +117,12 @@ impl World {
         &self.nodes
     }
 
+    /// Writes the amounts that changed since the last time to the columns of the node table. To be called before a scan of all nodes, which
+    /// copies all columns otherwise ([`AllAmounts::column`](crate::node_amounts::AllAmounts::column)).
+    pub fn update_columns(&mut self) {
+        self.nodes.update_columns();
+    }
+
     /// A node with its pods; `None` for a free row.
     #[inline]
     pub fn node(&self, row: NodeRow) -> Option<NodeInfo<'_>> {
