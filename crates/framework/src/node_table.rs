@@ -198,7 +198,7 @@ impl NodeTable {
     #[inline]
     pub fn preload(&self, row: NodeRow) {
         let n_pods = self.amounts.rows()[row.index()][NodeAmount::Pods];
-        black_box((n_pods, self.pods(row).len()));
+        black_box((n_pods, self.pods(row).len(), self.columns.occupied[row.index()]));
     }
 
     /// Updates the columns of amounts ([`AllAmounts::update_columns`]).

@@ -51,10 +51,16 @@ impl ScoreBuckets {
         rows.filter_map(|row| self.class_and_score(row).map(|(class, score)| (row, class, score)))
     }
 
+    /// The number of the bucket with this row.
+    #[inline]
+    pub fn bucket(&self, row: NodeRow) -> u32 {
+        self.of_row[row.index()].bucket
+    }
+
     /// The class and row-local score of a row, if it is in a bucket.
     #[inline]
     pub fn class_and_score(&self, row: NodeRow) -> Option<(u32, i64)> {
-        let bucket = self.buckets.get(self.of_row[row.index()].bucket as usize)?;
+        let bucket = self.buckets.get(self.bucket(row) as usize)?;
         Some((bucket.class, bucket.score))
     }
 

@@ -178,6 +178,12 @@ impl<'a> BestRows<'a> {
         self.classes.total(row) == Some(self.total)
     }
 
+    /// The same for a row that is in no cache of the processor: what is read of it comes from memory at the same time.
+    fn is_cold_row_best(&self, row: NodeRow) -> bool {
+        self.classes.preload(row);
+        self.is_best(row)
+    }
+
     /// The rows with the highest total.
     pub fn rows(&self) -> impl Iterator<Item = NodeRow> + '_ {
         self.found.iter().flat_map(|found| found.rows).copied().filter(|row| self.is_best(*row))
@@ -193,7 +199,7 @@ impl<'a> BestRows<'a> {
             let mut at = rng.below(n_found as u64) as usize;
             for found in &self.found {
                 match found.rows.get(at) {
-                    Some(row) if found.all || self.is_best(*row) => return Some(*row),
+                    Some(row) if found.all || self.is_cold_row_best(*row) => return Some(*row),
                     Some(_) => break,
                     None => at -= found.rows.len(),
                 }
