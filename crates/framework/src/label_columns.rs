@@ -34,6 +34,8 @@ pub struct LabelColumn {
     free: Vec<LabelValueId>,
     /// Number of values that more than one node has.
     shared: u32,
+    /// Number of rows whose value has the number of the row.
+    n_numbered_as_rows: usize,
 }
 
 impl LabelColumn {
@@ -45,6 +47,7 @@ impl LabelColumn {
             values: Vec::new(),
             free: Vec::new(),
             shared: 0,
+            n_numbered_as_rows: 0,
         }
     }
 
@@ -54,7 +57,14 @@ impl LabelColumn {
     }
 
     /// The value of a node.
+    #[inline]
     pub fn value(&self, row: NodeRow) -> LabelValueId {
+        // If no two nodes have the same value, values have the numbers of rows, because both are reused in the same order: nothing is read
+        // that would have to come from memory.
+        let n_rows = self.of_row.len();
+        if self.n_numbered_as_rows == n_rows && row.index() < n_rows {
+            return LabelValueId(row.0);
+        }
         self.of_row[row.index()]
     }
 
@@ -105,7 +115,10 @@ impl LabelColumn {
         if old.is_present() {
             self.release(old);
         }
-        self.of_row[row.index()] = value.map_or(LabelValueId::MISSING, |text| self.acquire(text));
+        let new = value.map_or(LabelValueId::MISSING, |text| self.acquire(text));
+        self.n_numbered_as_rows -= usize::from(old.0 == row.0);
+        self.n_numbered_as_rows += usize::from(new.0 == row.0);
+        self.of_row[row.index()] = new;
     }
 
     fn acquire(&mut self, text: &Str) -> LabelValueId {
@@ -191,6 +204,58 @@ impl LabelColumns {
             }
             let value = labels.and_then(|labels| labels.get(&column.key));
             column.set(row, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loadmaster_stdx::Rng;
+
+    use super::*;
+
+    fn labels(value: &str) -> Labels {
+        [(Str::from("host"), Str::from(value))].into_iter().collect()
+    }
+
+    #[test]
+    fn values_are_those_of_nodes() {
+        for n_values in [3, 1_000] {
+            let mut rng = Rng::new(n_values);
+            let (mut columns, mut twin) = (LabelColumns::default(), vec![None; 20]);
+            let key = columns.ensure(&Str::from("host"), 0, std::iter::empty());
+            for _ in 0..2_000 {
+                let row = rng.below(20) as usize;
+                twin[row] = (!rng.one_in(4)).then(|| rng.below(n_values).to_string());
+                let new = twin[row].as_deref().map(labels);
+                columns.set_row(NodeRow(row as u32), new.as_ref());
+                let column = columns.column(key);
+                let rows = 0..column.rows().len();
+                let values = rows.map(|at| {
+                    let value = column.value(NodeRow(at as u32));
+                    value.is_present().then(|| column.value_text(value).to_string())
+                });
+                assert!(values.eq(twin[..column.rows().len()].iter().cloned()));
+            }
+        }
+    }
+
+    #[test]
+    fn unique_values_have_the_numbers_of_rows_though_nodes_are_replaced() {
+        let mut rng = Rng::new(5);
+        let mut columns = LabelColumns::default();
+        let key = columns.ensure(&Str::from("host"), 0, std::iter::empty());
+        (0..10)
+            .for_each(|row| columns.set_row(NodeRow(row), Some(&labels(&format!("node-{row}")))));
+        for nth in 0..200 {
+            // As the node table does: a new node gets the row that became free last.
+            let mut free: Vec<u32> = (0..3).map(|third| 3 * third + rng.below(3) as u32).collect();
+            free.iter().for_each(|row| columns.set_row(NodeRow(*row), None));
+            assert_eq!(columns.column(key).n_numbered_as_rows, 7);
+            while let Some(row) = free.pop() {
+                columns.set_row(NodeRow(row), Some(&labels(&format!("new-{nth}-{row}"))));
+            }
+            assert_eq!(columns.column(key).n_numbered_as_rows, 10);
         }
     }
 }
