@@ -34,8 +34,6 @@ pub struct LabelColumn {
     free: Vec<LabelValueId>,
     /// Number of values that more than one node has.
     shared: u32,
-    /// Number of rows whose value has the number of the row.
-    n_numbered_as_rows: usize,
 }
 
 impl LabelColumn {
@@ -47,7 +45,6 @@ impl LabelColumn {
             values: Vec::new(),
             free: Vec::new(),
             shared: 0,
-            n_numbered_as_rows: 0,
         }
     }
 
@@ -57,14 +54,7 @@ impl LabelColumn {
     }
 
     /// The value of a node.
-    #[inline]
     pub fn value(&self, row: NodeRow) -> LabelValueId {
-        // If no two nodes have the same value, values have the numbers of rows, because both are reused in the same order: nothing is read
-        // that would have to come from memory.
-        let n_rows = self.of_row.len();
-        if self.n_numbered_as_rows == n_rows && row.index() < n_rows {
-            return LabelValueId(row.0);
-        }
         self.of_row[row.index()]
     }
 
@@ -115,10 +105,7 @@ impl LabelColumn {
         if old.is_present() {
             self.release(old);
         }
-        let new = value.map_or(LabelValueId::MISSING, |text| self.acquire(text));
-        self.n_numbered_as_rows -= usize::from(old.0 == row.0);
-        self.n_numbered_as_rows += usize::from(new.0 == row.0);
-        self.of_row[row.index()] = new;
+        self.of_row[row.index()] = value.map_or(LabelValueId::MISSING, |text| self.acquire(text));
     }
 
     fn acquire(&mut self, text: &Str) -> LabelValueId {
@@ -237,25 +224,6 @@ mod tests {
                 });
                 assert!(values.eq(twin[..column.rows().len()].iter().cloned()));
             }
-        }
-    }
-
-    #[test]
-    fn unique_values_have_the_numbers_of_rows_though_nodes_are_replaced() {
-        let mut rng = Rng::new(5);
-        let mut columns = LabelColumns::default();
-        let key = columns.ensure(&Str::from("host"), 0, std::iter::empty());
-        (0..10)
-            .for_each(|row| columns.set_row(NodeRow(row), Some(&labels(&format!("node-{row}")))));
-        for nth in 0..200 {
-            // As the node table does: a new node gets the row that became free last.
-            let mut free: Vec<u32> = (0..3).map(|third| 3 * third + rng.below(3) as u32).collect();
-            free.iter().for_each(|row| columns.set_row(NodeRow(*row), None));
-            assert_eq!(columns.column(key).n_numbered_as_rows, 7);
-            while let Some(row) = free.pop() {
-                columns.set_row(NodeRow(row), Some(&labels(&format!("new-{nth}-{row}"))));
-            }
-            assert_eq!(columns.column(key).n_numbered_as_rows, 10);
         }
     }
 }
