@@ -97,7 +97,7 @@ impl AllAmounts {
             true => &self.columns,
             false => self.current.get_or_init(|| {
                 let mut columns = self.columns.clone();
-                self.write_changed(&mut columns);
+                write_changed(&mut columns, &self.changed, &self.rows);
                 columns
             }),
         };
@@ -111,26 +111,9 @@ impl AllAmounts {
         }
         match self.current.take() {
             Some(current) => self.columns = current,
-            None => {
-                let mut columns = std::mem::take(&mut self.columns);
-                self.write_changed(&mut columns);
-                self.columns = columns;
-            }
+            None => write_changed(&mut self.columns, &self.changed, &self.rows),
         }
         self.changed.clear();
-    }
-
-    fn write_changed(&self, columns: &mut Columns) {
-        for sum in SUMS {
-            let column = &mut columns[sum as usize];
-            if self.changed.len() == self.rows.len() {
-                column.iter_mut().zip(&self.rows).for_each(|(to, row)| *to = row[sum]);
-                continue;
-            }
-            for at in &self.changed {
-                column[*at as usize] = self.rows[*at as usize][sum];
-            }
-        }
     }
 
     /// Adds a row.
@@ -147,18 +130,33 @@ impl AllAmounts {
         self.columns[amount as usize][at] = value;
     }
 
-    /// Adds to the sums of the node in a row, in the order of [`SUMS`]. Wraps on overflow as upstream, so that every addition can be reverted.
+    /// Adds to [`SUMS`] of the node in a row. Wraps on overflow as upstream, so that every addition can be reverted.
     #[inline]
-    pub(crate) fn add(&mut self, at: usize, more: [i64; SUMS.len()]) {
+    pub(crate) fn add(&mut self, at: usize, more: [(NodeAmount, i64); SUMS.len()]) {
         if self.current.get().is_some() {
             self.update_columns();
         }
         let row = &mut self.rows[at];
-        for (sum, more) in SUMS.into_iter().zip(more) {
+        for (sum, more) in more {
+            debug_assert!(SUMS.contains(&sum), "{sum:?} is not written to its column");
             row[sum] = row[sum].wrapping_add(more);
         }
         if self.changed.len() < self.rows.len() {
             self.changed.push(at as u32);
+        }
+    }
+}
+
+/// Writes the sums of the changed rows to their columns.
+fn write_changed(columns: &mut Columns, changed: &[u32], rows: &[NodeAmounts]) {
+    for sum in SUMS {
+        let column = &mut columns[sum as usize];
+        if changed.len() == rows.len() {
+            column.iter_mut().zip(rows).for_each(|(to, row)| *to = row[sum]);
+            continue;
+        }
+        for at in changed {
+            column[*at as usize] = rows[*at as usize][sum];
         }
     }
 }
@@ -206,9 +204,9 @@ mod tests {
                         assert_eq!(amounts.column(ALL[which]), column, "{:?}", ALL[which]);
                     }
                     _ => {
-                        let more = SUMS.map(|_| value(&mut rng));
+                        let more = SUMS.map(|sum| (sum, value(&mut rng)));
                         amounts.add(at, more);
-                        for (sum, more) in SUMS.into_iter().zip(more) {
+                        for (sum, more) in more {
                             let sum = &mut twin[at][sum as usize];
                             *sum = sum.wrapping_add(more);
                         }
@@ -217,6 +215,11 @@ mod tests {
                 assert_eq!(ALL.map(|amount| amounts.rows()[at][amount]), twin[at], "row {at}");
             }
             assert!(amounts.changed.len() <= n_rows_max);
+            for (at, want) in twin.iter().enumerate() {
+                assert_eq!(ALL.map(|amount| amounts.rows()[at][amount]), *want, "row {at}");
+                let columns = ALL.map(|amount| amounts.column(amount)[at]);
+                assert_eq!(columns, *want, "columns, row {at}");
+            }
         }
     }
 }

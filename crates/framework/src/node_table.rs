@@ -193,8 +193,8 @@ impl NodeTable {
         self.entry(row).map_or(&[], |entry| &entry.host_ports)
     }
 
-    /// Reads what a placement on this node changes first. Most often it is in no cache of the processor: read before it is needed, it comes
-    /// from memory while the decision ends.
+    /// Reads what a placement on this node changes first, and what the next decision reads first of a row that changed. Most often it is in no
+    /// cache of the processor: read before it is needed, it comes from memory while the decision ends.
     #[inline]
     pub fn preload(&self, row: NodeRow) {
         let n_pods = self.amounts.rows()[row.index()][NodeAmount::Pods];
@@ -443,13 +443,13 @@ impl NodeTable {
         let at = row.index();
         let wanted = &requests.resources;
         let sums = [
-            wanted.cpu_milli,
-            wanted.memory_bytes,
-            requests.nonzero_cpu_milli,
-            requests.nonzero_memory_bytes,
-            1,
+            (NodeAmount::RequestedCpu, wanted.cpu_milli),
+            (NodeAmount::RequestedMemory, wanted.memory_bytes),
+            (NodeAmount::NonzeroCpu, requests.nonzero_cpu_milli),
+            (NodeAmount::NonzeroMemory, requests.nonzero_memory_bytes),
+            (NodeAmount::Pods, 1),
         ];
-        self.amounts.add(at, sums.map(|more| sign.wrapping_mul(more)));
+        self.amounts.add(at, sums.map(|(sum, more)| (sum, sign.wrapping_mul(more))));
         // Wraps on overflow, too.
         let add = |sum: &mut i64, more: i64| *sum = sum.wrapping_add(sign.wrapping_mul(more));
         if wanted.ephemeral_storage_bytes != 0 {
