@@ -86,10 +86,23 @@ impl PackedList {
     #[cold]
     fn widen(&mut self) {
         let mut wider = PackedList::with_log2_bits(self.log2_bits + 1);
-        wider.words.reserve(2 * self.words.len());
-        self.not_zero().for_each(|(at, number)| wider.set(at, number));
+        let halves = self.words.iter().flat_map(|word| [word & u64::from(u32::MAX), word >> 32]);
+        wider.words = halves.map(|half| spread(half, self.bits())).collect();
         *self = wider;
     }
+}
+
+/// Half a word with numbers of so many bits, as a word with twice as many bits for each.
+fn spread(half: u64, bits: u32) -> u64 {
+    let mut word = half;
+    let mut group = u64::BITS / 4;
+    while group >= bits {
+        // Groups of so many bits, and as many zeros between them.
+        let mask = u64::MAX / ((1 << group) + 1);
+        word = (word | word << group) & mask;
+        group /= 2;
+    }
+    word
 }
 
 #[cfg(test)]
