@@ -8,6 +8,7 @@ mod domains;
 mod sums;
 
 use std::any::{Any, TypeId};
+use std::collections::BTreeSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -181,6 +182,11 @@ impl TopologyCounter {
         self.domains.iter().find(|domains| domains.key() == key)
     }
 
+    /// The only namespace whose pods it counts; `None` if it counts those of several.
+    pub(crate) fn namespace(&self) -> Option<&Str> {
+        self.namespace.as_ref()
+    }
+
     /// Whether pods on this row count.
     pub fn is_eligible(&self, row: NodeRow) -> bool {
         self.eligible.as_ref().is_none_or(|rows| rows.get(row.index()).copied().unwrap_or(false))
@@ -216,6 +222,8 @@ pub struct TopologyCounters {
     slots: Vec<Option<TopologyCounter>>,
     free: Vec<u32>,
     next_serial: u32,
+    /// The slots of the counters that count the pods of one namespace, or those of several.
+    by_namespace: Map<Option<Str>, BTreeSet<u32>>,
     ids_by_spec: Map<TypeId, Box<dyn CounterIdMap>>,
     n_idle: usize,
     clock: u64,
@@ -325,8 +333,10 @@ impl TopologyCounters {
             known.insert(spec.clone(), id);
         }
         let domains = SmallVec::new();
+        let namespace = spec.namespace().cloned();
+        self.by_namespace.entry(namespace.clone()).or_default().insert(slot);
         let counter = TopologyCounter {
-            namespace: spec.namespace().cloned(),
+            namespace,
             spec,
             domains,
             eligible,
@@ -354,8 +364,7 @@ impl TopologyCounters {
         idle.truncate(idle.len() / 2);
         let dropped: Vec<TopologyCounterId> = idle.into_iter().map(|(_, id)| id).collect();
         for id in &dropped {
-            self.slots[id.slot as usize] = None;
-            self.free.push(id.slot);
+            self.drop_slot(id.slot);
             #[expect(
                 clippy::disallowed_methods,
                 reason = "exactly one of the maps has the id, so the order does not matter"
@@ -368,22 +377,32 @@ impl TopologyCounters {
         dropped
     }
 
+    fn drop_slot(&mut self, slot: u32) {
+        let Some(counter) = self.slots[slot as usize].take() else { return };
+        self.free.push(slot);
+        if let Some(slots) = self.by_namespace.get_mut(&counter.namespace) {
+            slots.remove(&slot);
+            if slots.is_empty() {
+                self.by_namespace.remove(&counter.namespace);
+            }
+        }
+    }
+
     /// The ids of all counters, with or without users.
     pub(crate) fn ids(&self) -> Vec<TopologyCounterId> {
-        self.ids_where(|_| true)
+        (0..self.slots.len() as u32).filter_map(|slot| self.id_in_slot(slot)).collect()
     }
 
     /// The ids of the counters that may count pods of a namespace.
     pub(crate) fn ids_for_namespace(&self, namespace: &Str) -> Vec<TopologyCounterId> {
-        self.ids_where(|counter| counter.namespace.as_ref().is_none_or(|only| only == namespace))
+        let of_namespaces = [Some(namespace.clone()), None];
+        let slots = of_namespaces.iter().filter_map(|it| self.by_namespace.get(it)).flatten();
+        slots.filter_map(|slot| self.id_in_slot(*slot)).collect()
     }
 
-    fn ids_where(&self, is_wanted: impl Fn(&TopologyCounter) -> bool) -> Vec<TopologyCounterId> {
-        let slots = self.slots.iter().enumerate().filter_map(|(at, slot)| {
-            let counter = slot.as_ref().filter(|counter| is_wanted(counter))?;
-            Some(TopologyCounterId { slot: at as u32, serial: counter.serial })
-        });
-        slots.collect()
+    fn id_in_slot(&self, slot: u32) -> Option<TopologyCounterId> {
+        let counter = self.slots[slot as usize].as_ref()?;
+        Some(TopologyCounterId { slot, serial: counter.serial })
     }
 
     pub(crate) fn spec(&self, id: TopologyCounterId) -> Arc<dyn TopologyCounterSpec> {

@@ -445,7 +445,8 @@ impl World {
 
     /// The rows of all pods that a counter counts, in no order, and perhaps others; rows may repeat.
     pub fn rows_counted_by(&self, id: TopologyCounterId) -> impl Iterator<Item = NodeRow> + '_ {
-        self.contributions.rows_counted_by(id)
+        let namespace = self.counters.get(id).namespace();
+        self.contributions.rows_counted_by(id, namespace)
     }
 
     /// Releases a counter; it stays for a while in case it is acquired again.

@@ -27,7 +27,7 @@ use crate::topology_counter::{
 use pod_rows::PodRows;
 
 /// The id of a contribution class; reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ContributionClassId(u32);
 
 /// All that the contribution of an assigned pod depends on, but whether it is terminating.
@@ -103,6 +103,8 @@ pub(super) struct Contributions {
     slots: Vec<Option<ContributionClass>>,
     free: Vec<u32>,
     ids: Map<Arc<ContributionKey>, ContributionClassId>,
+    /// Most counters count the pods of one namespace.
+    by_namespace: Map<Str, BTreeSet<ContributionClassId>>,
     /// The labels that some counter reads.
     label_keys: BTreeSet<Str>,
     /// The class of the last template with a shared part.
@@ -188,6 +190,12 @@ impl Contributions {
         }
         self.last.clear();
         self.ids.remove(&class.key);
+        if let Some(ids) = self.by_namespace.get_mut(&class.key.namespace) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_namespace.remove(&class.key.namespace);
+            }
+        }
         self.terms.release(&class.key.terms);
         self.terms.trim();
         *slot = None;
@@ -234,19 +242,32 @@ impl Contributions {
     /// Counts all assigned pods in a new counter.
     pub fn fill_counter(&mut self, id: TopologyCounterId, sums: &mut Sums<'_>) {
         let spec = sums.counters.spec(id);
-        let classes = self.slots.iter_mut().flatten();
-        for class in
-            classes.filter(|class| spec.namespace().is_none_or(|only| *only == class.key.namespace))
-        {
+        let mut count = |class: &mut ContributionClass| {
             if class.add_counter(id, &*spec, sums) {
                 class.apply_to(id, 1, sums);
+            }
+        };
+        let Some(namespace) = spec.namespace() else {
+            return self.slots.iter_mut().flatten().for_each(count);
+        };
+        for at in self.by_namespace.get(namespace).into_iter().flatten() {
+            if let Some(class) = &mut self.slots[at.0 as usize] {
+                count(class);
             }
         }
     }
 
-    /// The rows of all pods that a counter counts, and of some that are not there any more; rows may repeat.
-    pub fn rows_counted_by(&self, id: TopologyCounterId) -> impl Iterator<Item = NodeRow> + '_ {
-        let classes = self.slots.iter().flatten();
+    /// The rows of all pods that a counter counts, and of some that are not there any more; rows may repeat. The counter counts only pods of
+    /// this namespace, if it is given.
+    pub fn rows_counted_by<'a>(
+        &'a self,
+        id: TopologyCounterId,
+        namespace: Option<&Str>,
+    ) -> impl Iterator<Item = NodeRow> + use<'a> {
+        let listed = namespace.and_then(|it| self.by_namespace.get(it)).into_iter().flatten();
+        let listed = listed.filter_map(|it| self.slots[it.0 as usize].as_ref());
+        let all = if namespace.is_none() { &self.slots[..] } else { &[] };
+        let classes = listed.chain(all.iter().flatten());
         let kinds = classes.flat_map(|class| class.rows.iter().zip(&class.deltas));
         let counted = kinds.filter(move |(_, deltas)| deltas.get(id).is_some());
         counted.flat_map(|(rows, _)| rows.added.iter().copied())
@@ -270,6 +291,7 @@ impl Contributions {
             self.terms.release(&class.key.terms);
         }
         self.ids.clear();
+        self.by_namespace.clear();
         self.last.clear();
         self.free.clear();
         self.label_keys = label_keys;
@@ -295,9 +317,8 @@ impl Contributions {
         if ids.is_empty() {
             return Vec::new();
         }
-        let in_namespace =
-            self.slots.iter_mut().flatten().filter(|class| class.key.namespace == *namespace);
-        for class in in_namespace {
+        for at in self.by_namespace.get(namespace).into_iter().flatten() {
+            let Some(class) = &mut self.slots[at.0 as usize] else { continue };
             let before = class.deltas.clone();
             for id in &ids {
                 class.apply_to(*id, -1, sums);
@@ -337,6 +358,7 @@ impl Contributions {
         }
         self.slots[index as usize] = Some(class);
         let id = ContributionClassId(index);
+        self.by_namespace.entry(key.namespace.clone()).or_default().insert(id);
         self.ids.insert(key, id);
         id
     }
