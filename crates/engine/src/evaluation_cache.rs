@@ -210,9 +210,11 @@ impl EvaluationCache {
         cached.is_valid(cx).then(|| cached.node_filter_keys.clone())?
     }
 
-    /// Whether a combination has a score index.
-    pub fn has_index(&self, id: CombinationId) -> bool {
-        self.cached.get(id.0).is_some_and(|cached| cached.index.is_some())
+    /// Whether updating a combination, or building its score index, scans all nodes.
+    pub fn update_scans_nodes(&self, id: CombinationId, world: &World) -> bool {
+        let Some(cached) = self.cached.get(id.0) else { return false };
+        let results = || self.row_results.get(cached.row_results);
+        cached.index.is_none() && results().is_some_and(|results| results.needs_scan(world))
     }
 
     /// The score index of a combination, if there is one.

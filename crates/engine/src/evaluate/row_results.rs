@@ -5,7 +5,7 @@
 
 use loadmaster_framework::incremental::{RowDependency, ScoreOutOfRange, check_score_range};
 use loadmaster_framework::world::WorldChange;
-use loadmaster_framework::{EvaluatorCx, NodeRow};
+use loadmaster_framework::{EvaluatorCx, NodeRow, World};
 
 use super::evaluator_part::EvaluatorPart;
 use super::incremental::Evaluator;
@@ -94,18 +94,24 @@ impl RowResults {
         self.cursor = Some(cx.world.next_change_seq());
     }
 
-    /// Computes the rows that changed; returns `false` when all rows must be computed, or that is faster.
-    fn apply_changes(&mut self, cx: EvaluatorCx<'_>) -> bool {
-        let changes = self.cursor.and_then(|cursor| cx.world.changes_since(cursor));
-        let Some(changes) = changes.filter(|_| self.in_range.is_ok()) else { return false };
-        let n_rows = cx.nodes().n_rows();
+    /// Whether bringing the results up to date scans all nodes: that is necessary, or faster.
+    pub fn needs_scan(&self, world: &World) -> bool {
+        self.changes_of_rows(world).is_none()
+    }
+
+    /// The changes after which only the rows that changed have to be computed; `None` if all rows are to be computed.
+    fn changes_of_rows<'w>(&self, world: &'w World) -> Option<&'w [WorldChange]> {
+        let changes = world.changes_since(self.cursor?)?;
         let has_new_nodes = || changes.iter().any(|change| matches!(change, WorldChange::NodeSet));
-        if changes.len() > (n_rows / ROWS_PER_CHANGE).max(CHANGES_MIN)
-            || self.node_set && has_new_nodes()
-        {
-            return false;
-        }
-        self.of_row.resize(n_rows, REJECTED);
+        let are_few = changes.len() <= (world.nodes().n_rows() / ROWS_PER_CHANGE).max(CHANGES_MIN);
+        let holds = self.in_range.is_ok() && are_few && !(self.node_set && has_new_nodes());
+        holds.then_some(changes)
+    }
+
+    /// Computes the rows that changed; returns `false` when all rows are to be computed.
+    fn apply_changes(&mut self, cx: EvaluatorCx<'_>) -> bool {
+        let Some(changes) = self.changes_of_rows(cx.world) else { return false };
+        self.of_row.resize(cx.nodes().n_rows(), REJECTED);
         let rows = changes.iter().filter_map(|change| match *change {
             WorldChange::Pods(row, _) | WorldChange::Node(row) => Some(row),
             WorldChange::NodeSet => None,

@@ -39,8 +39,7 @@ impl Scheduler {
         self.cache.evict_least_recently_used(max, world);
         let found = self.cache.find_or_prepare(&self.profile, world, &self.states, pod);
         let (id, is_new) = found.map_err(|failure| Decision::Failed(failure.to_string()))?;
-        if !self.cache.has_index(id) {
-            // For a scan of all nodes, or the scores of all rows, of which an index is built.
+        if self.cache.update_scans_nodes(id, world) {
             world.update_columns();
         }
         self.update(id, world, may_index, is_new);
