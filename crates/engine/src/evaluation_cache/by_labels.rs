@@ -106,10 +106,13 @@ impl ByLabels {
             last: None,
         };
         let known = self.known.entry(template.shared_id).or_insert_with(new);
+        let mut are_several = known.first != template.id;
         if known.version != version {
+            // If there were several templates before, the next pod most often has another one than this one, too.
+            are_several = !matches!(known.reads, LabelsRead::Unknown);
             *known = new();
         }
-        if known.first == template.id {
+        if !are_several {
             return Ok(());
         }
         if matches!(known.reads, LabelsRead::Unknown) {
@@ -222,8 +225,10 @@ mod tests {
         assert!(lookups.find(1, "c"));
         lookups.world.invalidate_keys(&"a".into());
         assert!(!lookups.find(1, "d"));
-        assert!(!lookups.find(1, "e"));
-        assert!(lookups.find(1, "f"));
+        assert_eq!(lookups.n_asked.get(), 2, "there were several templates before");
+        assert!(lookups.find(1, "e"));
+        assert!(!lookups.find(2, "f"));
+        assert!(lookups.find(2, "g"));
         assert_eq!(lookups.n_asked.get(), 2);
     }
 
