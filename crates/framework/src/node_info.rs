@@ -43,7 +43,7 @@ impl<'a> NodeInfo<'a> {
     /// Its labels.
     #[inline]
     pub fn labels(&self) -> &'a Labels {
-        &self.entry.labels
+        self.table.node_labels(self.row)
     }
 
     /// An annotation, for plugins that [need](crate::ExtraField) them.
