@@ -9,6 +9,7 @@ pub(crate) struct ClassTable {
     pub(super) keys: Vec<i64>,
     /// Number of rows per class that passed every row-local filter.
     pub rows: Vec<u32>,
+    /// By key, once there were more than [`LISTED_MAX`] classes.
     ids: Map<ClassKey, u32>,
     free: Vec<u32>,
     /// Number of times that a class got a key.
@@ -25,6 +26,9 @@ pub(crate) struct ClassTable {
 /// In so many places the rows of a class are counted.
 const LANES: usize = 4;
 
+/// The keys of up to so many classes are looked at one after the other, which is faster than hashing the key that is looked for.
+const LISTED_MAX: usize = 16;
+
 impl ClassTable {
     pub fn clear(&mut self) {
         self.keys.clear();
@@ -35,9 +39,9 @@ impl ClassTable {
 
     /// Adds a row to the class with this key; returns the class.
     pub fn insert_row(&mut self, key: &ClassKey) -> u32 {
-        if let Some(id) = self.ids.get(key) {
-            self.rows[*id as usize] += 1;
-            return *id;
+        if let Some(id) = self.find(key) {
+            self.rows[id as usize] += 1;
+            return id;
         }
         let stride = key.len();
         self.n_keys_set += 1;
@@ -54,8 +58,28 @@ impl ClassTable {
                 self.rows.len() as u32 - 1
             }
         };
-        self.ids.insert(key.clone(), id);
+        match self.rows.len() {
+            0..=LISTED_MAX => {}
+            _ if self.ids.is_empty() => self.ids = self.used_ids(stride).collect(),
+            _ => _ = self.ids.insert(key.clone(), id),
+        }
         id
+    }
+
+    /// The class with this key.
+    fn find(&self, key: &ClassKey) -> Option<u32> {
+        if self.rows.len() > LISTED_MAX {
+            return self.ids.get(key).copied();
+        }
+        // The first element most often differs: not a comparison of bytes by a call.
+        let is_it = |id: &u32| self.key(*id, key.len()).iter().eq(key);
+        (0..self.rows.len() as u32).filter(is_it).find(|id| !self.free.contains(id))
+    }
+
+    /// The keys of all classes, with their ids.
+    fn used_ids(&self, stride: usize) -> impl Iterator<Item = (ClassKey, u32)> + '_ {
+        let used = (0..self.rows.len() as u32).filter(|id| !self.free.contains(id));
+        used.map(move |id| (ClassKey::from_slice(self.key(id, stride)), id))
     }
 
     /// Removes a row from its class; the id of an empty class is reused.
@@ -136,5 +160,42 @@ impl ClassTable {
     pub fn key(&self, id: u32, stride: usize) -> &[i64] {
         let start = id as usize * stride;
         &self.keys[start..start + stride]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use loadmaster_stdx::Rng;
+
+    use super::*;
+
+    #[test]
+    fn rows_with_equal_keys_have_the_same_class() {
+        // With few keys, they are not hashed.
+        for n_keys in [3, LISTED_MAX as u64, LISTED_MAX as u64 + 1, 60] {
+            let mut rng = Rng::new(n_keys);
+            let (mut table, mut twin) = (ClassTable::default(), BTreeMap::new());
+            for _ in 0..4_000 {
+                let key = ClassKey::from_slice(&[7, rng.below(n_keys) as i64]);
+                if rng.one_in(2) {
+                    let class = table.insert_row(&key);
+                    let (known, n_rows) = twin.entry(key.clone()).or_insert((class, 0));
+                    *n_rows += 1;
+                    assert_eq!((class, table.key(class, 2)), (*known, &key[..]), "{n_keys} keys");
+                } else if let Some((class, n_rows)) = twin.get_mut(&key) {
+                    table.remove_row(*class, 2);
+                    *n_rows -= 1;
+                    if *n_rows == 0 {
+                        twin.remove(&key);
+                    }
+                }
+                assert!(table.len() <= n_keys as usize);
+                for (class, n_rows) in twin.values() {
+                    assert_eq!(table.rows[*class as usize], *n_rows, "{n_keys} keys");
+                }
+            }
+        }
     }
 }
