@@ -166,9 +166,13 @@ impl Evaluator {
 
     /// The rows that may not have their shared class keys, ascending: those with pods that counters count.
     pub fn counted_rows(&self, world: &World) -> impl Iterator<Item = NodeRow> + use<> {
-        let mut is_counted = vec![false; world.nodes().n_rows()];
         let parts = self.parts.iter().filter(|part| part.counts_any(world));
-        for row in parts.flat_map(|part| &part.counters).flat_map(|id| world.rows_counted_by(*id)) {
+        let counters = parts.flat_map(|part| &part.counters);
+        let mut rows = counters.flat_map(|id| world.rows_counted_by(*id)).peekable();
+        // None for the first pods of a new ReplicaSet.
+        let n_rows = if rows.peek().is_some() { world.nodes().n_rows() } else { 0 };
+        let mut is_counted = vec![false; n_rows];
+        for row in rows {
             // A row may be that of a node that was deleted.
             if let Some(is_counted) = is_counted.get_mut(row.index()) {
                 *is_counted = true;
