@@ -32,13 +32,9 @@ impl ColumnScorer {
 
     /// The score of one row.
     pub fn score_row(&self, nodes: &NodeTable, at: usize) -> i64 {
-        if let (Some(simd_formula), Some(resources)) =
-            (&self.simd_formula, self.columns.two_of_single_rows(nodes))
-            && let Some(score) = simd_formula.score(resources.map(|resource| resource.of_row(at)))
-        {
-            return score;
-        }
-        self.exact(nodes, at)
+        let amounts = self.columns.two_of_row(nodes, at);
+        let score = amounts.and_then(|amounts| self.simd_formula?.score(amounts));
+        score.unwrap_or_else(|| self.exact(nodes, at))
     }
 
     /// Adds `weight` times the score to the rows of `set`, and arbitrary values to other rows. Only amounts that overflow,

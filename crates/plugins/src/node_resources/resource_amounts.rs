@@ -310,6 +310,8 @@ impl ScoredRequests {
 pub(super) struct ScoredColumns {
     basis: RequestBasis,
     resources: SmallVec<[ScoredColumn; 2]>,
+    /// If these are CPU and memory: what is read of each row, because finding that out takes as long as the score.
+    two_of_nodes: Option<[WantedResource<[NodeAmount; 2]>; 2]>,
 }
 
 #[derive(Clone, Debug)]
@@ -345,6 +347,7 @@ impl WantedResource<RowAmounts<'_>> {
 
 impl ScoredColumns {
     pub fn new(scored_requests: ScoredRequests, nodes: &NodeTable) -> ScoredColumns {
+        let basis = scored_requests.basis;
         let resources = scored_requests.resources.into_iter().map(
             |ScoredResource { resource, weight, wanted }| ScoredColumn {
                 column: ResourceColumn::new(resource, nodes),
@@ -352,7 +355,10 @@ impl ScoredColumns {
                 wanted,
             },
         );
-        ScoredColumns { basis: scored_requests.basis, resources: resources.collect() }
+        let mut columns =
+            ScoredColumns { basis, resources: resources.collect(), two_of_nodes: None };
+        columns.two_of_nodes = columns.two(|part| part.column.node_amounts(basis));
+        columns
     }
 
     /// The amounts of a row, equal to those of [`ScoredRequests::node_amounts`].
@@ -383,6 +389,19 @@ impl ScoredColumns {
         nodes: &'a NodeTable,
     ) -> Option<[WantedResource<RowAmounts<'a>>; 2]> {
         self.two(|part| part.column.of_single_rows(nodes, self.basis))
+    }
+
+    /// The allocatable, the used and the wanted amount of both in a row.
+    #[inline]
+    pub fn two_of_row(&self, nodes: &NodeTable, at: usize) -> Option<[(i64, i64, i64); 2]> {
+        let Some(resources) = self.two_of_nodes else {
+            return Some(self.two_of_single_rows(nodes)?.map(|resource| resource.of_row(at)));
+        };
+        let node = &nodes.amounts().rows()[at];
+        Some(resources.map(|WantedResource { amounts, wanted }| {
+            let (allocatable, used) = of_node(node, amounts);
+            (allocatable, used, wanted)
+        }))
     }
 
     #[inline]
