@@ -213,8 +213,8 @@ impl EvaluationCache {
     /// Whether updating a combination, or building its score index, scans all nodes.
     pub fn update_scans_nodes(&self, id: CombinationId, world: &World) -> bool {
         let Some(cached) = self.cached.get(id.0) else { return false };
-        let results = || self.row_results.get(cached.row_results);
-        cached.index.is_none() && results().is_some_and(|results| results.needs_scan(world))
+        let results = self.row_results.get(cached.row_results);
+        cached.index.is_none() && results.is_some_and(|results| results.needs_scan(world))
     }
 
     /// The score index of a combination, if there is one.

@@ -163,19 +163,14 @@ impl LabelColumns {
         self.columns.iter().enumerate().map(|(at, column)| (LabelKeyId(at as u32), column))
     }
 
-    /// The id of a key's column, which is filled from the nodes' labels if it is new.
-    pub(crate) fn ensure<'a>(
-        &mut self,
-        key: &Str,
-        rows: usize,
-        labels: impl Iterator<Item = (NodeRow, &'a Labels)>,
-    ) -> LabelKeyId {
+    /// The id of a key's column, which is filled from the labels of the nodes, by row, if it is new.
+    pub(crate) fn ensure(&mut self, key: &Str, labels: &[Labels]) -> LabelKeyId {
         if let Some(id) = self.ids.get(key) {
             return *id;
         }
         let id = LabelKeyId(self.columns.len() as u32);
-        let mut column = LabelColumn::new(key.clone(), rows);
-        for (row, labels) in labels {
+        let mut column = LabelColumn::new(key.clone(), labels.len());
+        for (row, labels) in (0..).map(NodeRow).zip(labels) {
             column.set(row, labels.get(key));
         }
         self.ids.insert(key.clone(), id);
@@ -210,7 +205,7 @@ mod tests {
         for n_values in [3, 1_000] {
             let mut rng = Rng::new(n_values);
             let (mut columns, mut twin) = (LabelColumns::default(), vec![None; 20]);
-            let key = columns.ensure(&Str::from("host"), 0, std::iter::empty());
+            let key = columns.ensure(&Str::from("host"), &[]);
             for _ in 0..2_000 {
                 let row = rng.below(20) as usize;
                 twin[row] = (!rng.one_in(4)).then(|| rng.below(n_values).to_string());

@@ -277,9 +277,7 @@ impl NodeTable {
     }
 
     pub(crate) fn ensure_label_column(&mut self, key: &Str) -> LabelKeyId {
-        let rows = self.entries.len();
-        let labels = (0..).map(NodeRow).zip(&self.node_labels);
-        self.labels.ensure(key, rows, labels)
+        self.labels.ensure(key, &self.node_labels)
     }
 
     /// Adds a node whose name is new.

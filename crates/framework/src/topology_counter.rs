@@ -8,7 +8,6 @@ mod domains;
 mod sums;
 
 use std::any::{Any, TypeId};
-use std::collections::BTreeSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -19,6 +18,7 @@ use smallvec::SmallVec;
 use crate::affinity_terms::PodTerm;
 use crate::label_columns::{LabelColumns, LabelKeyId};
 use crate::node_table::{NodeRow, NodeTable};
+use crate::slots_by_namespace::SlotsByNamespace;
 
 pub use domains::TopologyDomains;
 
@@ -222,8 +222,7 @@ pub struct TopologyCounters {
     slots: Vec<Option<TopologyCounter>>,
     free: Vec<u32>,
     next_serial: u32,
-    /// The slots of the counters that count the pods of one namespace, or those of several.
-    by_namespace: Map<Option<Str>, BTreeSet<u32>>,
+    by_namespace: SlotsByNamespace,
     ids_by_spec: Map<TypeId, Box<dyn CounterIdMap>>,
     n_idle: usize,
     clock: u64,
@@ -334,7 +333,7 @@ impl TopologyCounters {
         }
         let domains = SmallVec::new();
         let namespace = spec.namespace().cloned();
-        self.by_namespace.entry(namespace.clone()).or_default().insert(slot);
+        self.by_namespace.insert(namespace.as_ref(), slot);
         let counter = TopologyCounter {
             namespace,
             spec,
@@ -380,12 +379,7 @@ impl TopologyCounters {
     fn drop_slot(&mut self, slot: u32) {
         let Some(counter) = self.slots[slot as usize].take() else { return };
         self.free.push(slot);
-        if let Some(slots) = self.by_namespace.get_mut(&counter.namespace) {
-            slots.remove(&slot);
-            if slots.is_empty() {
-                self.by_namespace.remove(&counter.namespace);
-            }
-        }
+        self.by_namespace.remove(counter.namespace(), slot);
     }
 
     /// The ids of all counters, with or without users.
@@ -395,9 +389,8 @@ impl TopologyCounters {
 
     /// The ids of the counters that may count pods of a namespace.
     pub(crate) fn ids_for_namespace(&self, namespace: &Str) -> Vec<TopologyCounterId> {
-        let of_namespaces = [Some(namespace.clone()), None];
-        let slots = of_namespaces.iter().filter_map(|it| self.by_namespace.get(it)).flatten();
-        slots.filter_map(|slot| self.id_in_slot(*slot)).collect()
+        let slots = [Some(namespace), None].into_iter().flat_map(|it| self.by_namespace.get(it));
+        slots.filter_map(|slot| self.id_in_slot(slot)).collect()
     }
 
     fn id_in_slot(&self, slot: u32) -> Option<TopologyCounterId> {

@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use crate::affinity_terms::{AffinityTerms, PodTerm};
 use crate::cluster_objects::ClusterObjects;
 use crate::node_table::{NodeRow, NodeTable};
+use crate::slots_by_namespace::SlotsByNamespace;
 use crate::template::{PodTemplate, SharedTemplateId};
 use crate::topology_counter::{
     AssignedPod, CounterDeltas, TopologyCounterId, TopologyCounterSet, TopologyCounterSpec,
@@ -27,7 +28,7 @@ use crate::topology_counter::{
 use pod_rows::PodRows;
 
 /// The id of a contribution class; reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ContributionClassId(u32);
 
 /// All that the contribution of an assigned pod depends on, but whether it is terminating.
@@ -104,7 +105,7 @@ pub(super) struct Contributions {
     free: Vec<u32>,
     ids: Map<Arc<ContributionKey>, ContributionClassId>,
     /// Most counters count the pods of one namespace.
-    by_namespace: Map<Str, BTreeSet<ContributionClassId>>,
+    by_namespace: SlotsByNamespace,
     /// The labels that some counter reads.
     label_keys: BTreeSet<Str>,
     /// The class of the last template with a shared part.
@@ -190,12 +191,7 @@ impl Contributions {
         }
         self.last.clear();
         self.ids.remove(&class.key);
-        if let Some(ids) = self.by_namespace.get_mut(&class.key.namespace) {
-            ids.remove(&id);
-            if ids.is_empty() {
-                self.by_namespace.remove(&class.key.namespace);
-            }
-        }
+        self.by_namespace.remove(Some(&class.key.namespace), id.0);
         self.terms.release(&class.key.terms);
         self.terms.trim();
         *slot = None;
@@ -242,32 +238,32 @@ impl Contributions {
     /// Counts all assigned pods in a new counter.
     pub fn fill_counter(&mut self, id: TopologyCounterId, sums: &mut Sums<'_>) {
         let spec = sums.counters.spec(id);
-        let mut count = |class: &mut ContributionClass| {
-            if class.add_counter(id, &*spec, sums) {
+        for slot in self.slots_counted(spec.namespace()) {
+            if let Some(class) = &mut self.slots[slot as usize]
+                && class.add_counter(id, &*spec, sums)
+            {
                 class.apply_to(id, 1, sums);
             }
-        };
-        let Some(namespace) = spec.namespace() else {
-            return self.slots.iter_mut().flatten().for_each(count);
-        };
-        for at in self.by_namespace.get(namespace).into_iter().flatten() {
-            if let Some(class) = &mut self.slots[at.0 as usize] {
-                count(class);
-            }
+        }
+    }
+
+    /// The slots of classes that a counter of the pods of this namespace may count; all if it is that of several.
+    fn slots_counted(&self, namespace: Option<&Str>) -> Vec<u32> {
+        match namespace {
+            Some(_) => self.by_namespace.get(namespace).collect(),
+            None => (0..self.slots.len() as u32).collect(),
         }
     }
 
     /// The rows of all pods that a counter counts, and of some that are not there any more; rows may repeat. The counter counts only pods of
     /// this namespace, if it is given.
-    pub fn rows_counted_by<'a>(
-        &'a self,
+    pub fn rows_counted_by(
+        &self,
         id: TopologyCounterId,
         namespace: Option<&Str>,
-    ) -> impl Iterator<Item = NodeRow> + use<'a> {
-        let listed = namespace.and_then(|it| self.by_namespace.get(it)).into_iter().flatten();
-        let listed = listed.filter_map(|it| self.slots[it.0 as usize].as_ref());
-        let all = if namespace.is_none() { &self.slots[..] } else { &[] };
-        let classes = listed.chain(all.iter().flatten());
+    ) -> impl Iterator<Item = NodeRow> + use<'_> {
+        let slots = self.slots_counted(namespace).into_iter();
+        let classes = slots.filter_map(|slot| self.slots[slot as usize].as_ref());
         let kinds = classes.flat_map(|class| class.rows.iter().zip(&class.deltas));
         let counted = kinds.filter(move |(_, deltas)| deltas.get(id).is_some());
         counted.flat_map(|(rows, _)| rows.added.iter().copied())
@@ -306,7 +302,7 @@ impl Contributions {
 
     /// Counts the pods of a namespace again in the counters that read its labels, which changed. Returns the rows of pods that
     /// contribute something else now.
-    pub fn recount_namespace(&mut self, namespace: &str, sums: &mut Sums<'_>) -> Vec<NodeRow> {
+    pub fn recount_namespace(&mut self, namespace: &Str, sums: &mut Sums<'_>) -> Vec<NodeRow> {
         let ids: Vec<TopologyCounterId> = sums
             .counters
             .ids()
@@ -317,8 +313,8 @@ impl Contributions {
         if ids.is_empty() {
             return Vec::new();
         }
-        for at in self.by_namespace.get(namespace).into_iter().flatten() {
-            let Some(class) = &mut self.slots[at.0 as usize] else { continue };
+        for slot in self.by_namespace.get(Some(namespace)) {
+            let Some(class) = &mut self.slots[slot as usize] else { continue };
             let before = class.deltas.clone();
             for id in &ids {
                 class.apply_to(*id, -1, sums);
@@ -358,7 +354,7 @@ impl Contributions {
         }
         self.slots[index as usize] = Some(class);
         let id = ContributionClassId(index);
-        self.by_namespace.entry(key.namespace.clone()).or_default().insert(id);
+        self.by_namespace.insert(Some(&key.namespace), index);
         self.ids.insert(key, id);
         id
     }
