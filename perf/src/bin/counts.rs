@@ -14,7 +14,7 @@ use mimalloc::MiMalloc as Allocator;
 use stats_alloc::{Region, StatsAlloc};
 
 /// As in the `loadmaster` program. That of glibc now and then merges all that was freed, which takes up to a fourth of the instructions of a
-/// workload on one machine, and none on another.
+/// workload, or none: that depends on all that was allocated before.
 #[global_allocator]
 static ALLOCATOR: StatsAlloc<Allocator> = StatsAlloc::new(Allocator);
 
