@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::outside_crate::{OutsideCrates, target_folder};
 use crate::page::{self, Step};
 use crate::root;
 
 const PAGE: &str = "docs/src/tutorials/first-plugin.md";
+
+const NAME: &str = "pool-scheduler";
 
 /// The dependency in the page, which is replaced by the path of this repository.
 const DEPENDENCY: &str = "{ path = \"../loadmaster/crates/loadmaster\" }";
@@ -19,12 +21,8 @@ pub fn run() -> Result<bool> {
     let root = root()?;
     let page = fs::read_to_string(root.join(PAGE)).context(PAGE)?;
     let page = Page::read(&page)?;
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
-    let home = target.join("first-plugin/pool-scheduler");
-    if home.exists() {
-        fs::remove_dir_all(&home)?;
-    }
+    let crates = OutsideCrates::in_folder(target_folder()?.join("first-plugin"))?;
+    let home = crates.folder().join(NAME);
     fs::create_dir_all(home.join("src"))?;
     for (path, text) in &page.files {
         let text = match path.as_str() {
@@ -37,17 +35,7 @@ pub fn run() -> Result<bool> {
     fs::copy(root.join("Cargo.lock"), home.join("Cargo.lock"))?;
     let mut stdout_text = String::new();
     for command in &page.commands {
-        println!("$ {command}");
-        let output = crate::command("sh")
-            .args(["-c", command])
-            .current_dir(&home)
-            .env("CARGO_TARGET_DIR", &target)
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()?;
-        stdout_text = String::from_utf8_lossy(&output.stdout).into_owned();
-        println!("{stdout_text}");
-        ensure!(output.status.success(), "{command}: {}", output.status);
+        stdout_text = crates.shell(command, Some(NAME))?;
     }
     page::check_output(&page.shown, &stdout_text)?;
     println!("the page is correct: {} files, {} commands", page.files.len(), page.commands.len());

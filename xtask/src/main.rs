@@ -13,6 +13,7 @@ mod layers;
 mod licenses;
 mod new_plugin;
 mod oracle;
+mod outside_crate;
 mod page;
 mod rust_tokens;
 mod scenarios;

@@ -1,11 +1,10 @@
 //! `cargo xtask new-plugin`: writes a repository with `loadmaster new plugin`, and builds, tests and runs it.
 
 use std::fs;
-use std::path::Path;
-use std::process::Stdio;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
+use crate::outside_crate::OutsideCrates;
 use crate::root;
 
 /// Not the name of the tutorial's crate, which has the same target folder: Cargo would take one for the other.
@@ -26,45 +25,26 @@ const COMMANDS: &[(&str, &str)] = &[
 
 /// Writes the repository in a temporary folder, so that no setting of the checkout applies to it, and runs the commands.
 pub fn run() -> Result<bool> {
-    let root = root()?;
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
     let folder = std::env::temp_dir().join(format!("loadmaster-new-plugin-{}", std::process::id()));
-    fs::create_dir_all(&folder)?;
-    let done = build_and_run(&root, &target, &folder);
-    fs::remove_dir_all(&folder)?;
+    let crates = OutsideCrates::in_folder(folder)?;
+    let done = build_and_run(&crates);
+    fs::remove_dir_all(crates.folder())?;
     done?;
     println!("the repository of `loadmaster new plugin` is correct: {} commands", COMMANDS.len());
     Ok(true)
 }
 
-fn build_and_run(root: &Path, target: &Path, folder: &Path) -> Result<()> {
+fn build_and_run(crates: &OutsideCrates) -> Result<()> {
+    let root = root()?;
     let manifest = root.join("Cargo.toml").display().to_string();
     let new = format!(
         "cargo run --quiet --manifest-path '{manifest}' --package loadmaster -- new plugin {NAME} --loadmaster '{}'",
         root.display()
     );
-    shell(&new, folder, target)?;
+    crates.shell(&new, None)?;
     for (command, want) in COMMANDS {
-        let text = shell(command, &folder.join(NAME), target)?;
+        let text = crates.shell(command, Some(NAME))?;
         ensure!(text.contains(want), "{command}: the output does not contain {want:?}");
     }
     Ok(())
-}
-
-/// Runs a command; returns its standard output.
-fn shell(command: &str, folder: &Path, target: &Path) -> Result<String> {
-    println!("$ {command}");
-    let output = crate::command("sh")
-        .args(["-c", command])
-        .current_dir(folder)
-        .env("CARGO_TARGET_DIR", target)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .with_context(|| command.to_owned())?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{text}");
-    ensure!(output.status.success(), "{command}: {}", output.status);
-    Ok(text)
 }
