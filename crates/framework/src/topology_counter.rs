@@ -5,6 +5,7 @@
 //! equal specs share one counter.
 
 mod domains;
+mod recent_changes;
 mod sums;
 
 use std::any::{Any, TypeId};
@@ -21,6 +22,7 @@ use crate::node_table::{NodeRow, NodeTable};
 use crate::slots_by_namespace::SlotsByNamespace;
 
 pub use domains::TopologyDomains;
+use recent_changes::RecentChanges;
 
 /// What a counter may read of an assigned pod.
 #[derive(Clone, Copy, Debug)]
@@ -162,8 +164,7 @@ pub struct TopologyCounter {
     serial: u32,
     users: u32,
     last_used: u64,
-    /// Sequence number of the last change of the world that changed a sum, or of a later one.
-    changed_at: Option<u64>,
+    changes: RecentChanges,
 }
 
 impl TopologyCounter {
@@ -185,6 +186,11 @@ impl TopologyCounter {
     /// The only namespace whose pods it counts; `None` if it counts those of several.
     pub(crate) fn namespace(&self) -> Option<&Str> {
         self.namespace.as_ref()
+    }
+
+    /// Sequence numbers of the changes of the world from this one on that changed a sum, the last one first; `None` if they are not all known.
+    pub fn changes_since(&self, then: u64) -> Option<&[u64]> {
+        self.changes.since(then)
     }
 
     /// Whether pods on this row count.
@@ -255,12 +261,12 @@ impl TopologyCounters {
     /// Sequence number of the last change of the world that changed a sum of one of these counters, which must be in use, or of a later one;
     /// `None` if there was none since they were created.
     pub fn changed_at(&self, ids: impl IntoIterator<Item = TopologyCounterId>) -> Option<u64> {
-        ids.into_iter().map(|id| self.get(id).changed_at).max().flatten()
+        ids.into_iter().map(|id| self.get(id).changes.last()).max().flatten()
     }
 
     /// Sums of any counter may have changed in change `seq` of the world.
     pub(crate) fn mark_all_changed(&mut self, seq: u64) {
-        self.slots.iter_mut().flatten().for_each(|counter| counter.changed_at = Some(seq));
+        self.slots.iter_mut().flatten().for_each(|counter| counter.changes.add_unknown(seq));
     }
 
     /// Number of counters.
@@ -342,7 +348,7 @@ impl TopologyCounters {
             serial: id.serial,
             users: 1,
             last_used: self.clock,
-            changed_at: None,
+            changes: RecentChanges::default(),
         };
         self.slots[slot as usize] = Some(counter);
         id
@@ -413,7 +419,7 @@ impl TopologyCounters {
     ) {
         for (id, deltas) in &deltas.deltas {
             let Some(counter) = self.get_mut(*id) else { continue };
-            counter.changed_at = Some(seq);
+            counter.changes.add(seq);
             counter.apply(deltas, labels, row, times);
         }
     }
@@ -492,8 +498,13 @@ impl TopologyCounter {
         }
         for (key, amount) in deltas {
             let value = labels.column(*key).value(row);
-            if value.is_present() {
-                self.domains_mut(*key).0.add(value, amount * times);
+            if !value.is_present() {
+                continue;
+            }
+            let amount = amount * times;
+            match self.domains.iter_mut().find(|domains| domains.key() == *key) {
+                Some(domains) => domains.add(value, amount),
+                None => self.domains_mut(*key).0.add(value, amount),
             }
         }
     }

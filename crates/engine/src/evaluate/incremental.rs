@@ -323,6 +323,18 @@ impl Evaluator {
         }
     }
 
+    /// The changes of pods, from the one with this sequence number on, that may have changed the class key of a row in the counted form, the
+    /// last one first; `None` if that is not known without looking at all of them.
+    pub fn class_changes_since<'w>(&self, world: &'w World, then: u64) -> Option<&'w [u64]> {
+        let PodsRead { any, each, .. } = &self.class_counters;
+        let of = |id: &TopologyCounterId| world.topology_counter(*id).changes_since(then);
+        let ((first, _), others) = each.split_first().filter(|_| !any)?;
+        let changes = of(first)?;
+        // Most often all counters count the same pods.
+        let is_equal = |other: &[u64]| other.iter().eq(changes);
+        others.iter().all(|(id, _)| of(id).is_some_and(is_equal)).then_some(changes)
+    }
+
     /// No change of pods after the one with this sequence number may have changed the class key of a row in the counted form.
     pub fn classes_changed_at(&self, world: &World) -> Option<u64> {
         let PodsRead { any, each, .. } = &self.class_counters;

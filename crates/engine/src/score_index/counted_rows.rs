@@ -49,15 +49,21 @@ impl CountedRows {
     ) -> Option<()> {
         let class_changes = index.class_changes_since(cursor)?;
         let changes = cx.world.changes_since(cursor)?;
-        // Most often only the first one: the placement of the pod that was scheduled with these keys before.
-        let changed_at = evaluator.classes_changed_at(cx.world);
-        let changes = (cursor..).zip(changes).take_while(|(seq, _)| Some(*seq) <= changed_at);
-        for (_, change) in changes {
+        let mut apply = |change: &WorldChange| {
             if let WorldChange::Pods(row, counters) = *change
                 && evaluator.may_change_class(KeyForm::Counted, counters)
             {
                 self.update(evaluator, index, cx, row);
             }
+        };
+        // Most often one, the placement of the pod that was scheduled with these keys before, and a removed pod now and then.
+        if let Some(known) = evaluator.class_changes_since(cx.world, cursor) {
+            let known = known.iter().rev();
+            known.filter_map(|seq| changes.get((seq - cursor) as usize)).for_each(apply);
+        } else {
+            let changed_at = evaluator.classes_changed_at(cx.world);
+            let changes = (cursor..).zip(changes).take_while(|(seq, _)| Some(*seq) <= changed_at);
+            changes.for_each(|(_, change)| apply(change));
         }
         class_changes.for_each(|row| self.update(evaluator, index, cx, row));
         Some(())
