@@ -351,14 +351,9 @@ impl NodeTable {
         Some(pod)
     }
 
-    pub(crate) fn remove_pod(
-        &mut self,
-        row: NodeRow,
-        is_it: impl Fn(&Arc<PodInfo>) -> bool,
-    ) -> Option<RemovedPod> {
+    /// Removes the pod with this index among the node's pods.
+    pub(crate) fn remove_pod(&mut self, row: NodeRow, at: usize) -> Option<RemovedPod> {
         let entry = self.entries[row.index()].as_mut()?;
-        // From the end: recently added pods are removed most often. The lists are short.
-        let at = entry.pods.iter().rposition(is_it)?;
         let pod = entry.pods.swap_remove(at);
         entry.uncount_affinity(&pod);
         self.n_required_anti_affinity -= usize::from(pod.template.has_required_anti_affinity());

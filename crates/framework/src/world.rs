@@ -288,14 +288,13 @@ impl World {
     }
 
     fn remove_hashed(&mut self, hash: UidHash, uid: &str) -> Option<Arc<PodInfo>> {
-        let row = self.row_of_hashed(hash, uid)?;
+        let (row, at) = self.position_of_hashed(hash, uid)?;
         if !self.undo.is_dry_run() {
             self.assigned.remove(hash, row);
         }
-        let removed = self.nodes.remove_pod(row, |pod| &*pod.uid == uid)?;
-        let pod = removed.pod.clone();
-        let counters = self.count_pod(row, &pod, -1);
-        self.undo.pod_removed(row, removed);
+        let removed = self.nodes.remove_pod(row, at)?;
+        let counters = self.count_pod(row, &removed.pod, -1);
+        let pod = self.undo.take_removed(row, removed);
         self.log_change(WorldChange::Pods(row, counters));
         Some(pod)
     }

@@ -69,20 +69,24 @@ impl AssignedPods {
 impl World {
     /// The row of an assigned pod.
     pub fn row_of_pod(&self, uid: &str) -> Option<NodeRow> {
-        self.row_of_hashed(self.assigned.hash(uid), uid)
+        self.position_of_hashed(self.assigned.hash(uid), uid).map(|(row, _)| row)
     }
 
-    pub(super) fn row_of_hashed(&self, hash: UidHash, uid: &str) -> Option<NodeRow> {
+    /// The row of a pod with this hash, and its index among the pods there.
+    pub(super) fn position_of_hashed(&self, hash: UidHash, uid: &str) -> Option<(NodeRow, usize)> {
         // Dry runs do not write the map, which would cost more than all other sums: a pod is where the map says, or where a step added it, if
         // it is there.
-        let mut rows = self.assigned.rows(hash).chain(self.undo.rows_of_pods_added_in_dry_runs());
-        // From the end: recently added pods are looked up most often.
-        rows.find(|row| self.nodes.pods(*row).iter().rev().any(|pod| &*pod.uid == uid))
+        let rows = self.assigned.rows(hash).chain(self.undo.rows_of_pods_added_in_dry_runs());
+        // From the end: recently added pods are looked up most often. The lists are short.
+        let at = |row: &NodeRow| self.nodes.pods(*row).iter().rposition(|pod| &*pod.uid == uid);
+        let mut positions = rows.filter_map(|row| Some((row, at(&row)?)));
+        positions.next()
     }
 
     /// An assigned pod.
     pub fn assigned_pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
-        self.nodes.pods(self.row_of_pod(uid)?).iter().find(|pod| &*pod.uid == uid)
+        let (row, at) = self.position_of_hashed(self.assigned.hash(uid), uid)?;
+        self.nodes.pods(row).get(at)
     }
 }
 

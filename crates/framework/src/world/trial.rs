@@ -66,6 +66,16 @@ impl UndoLog {
         self.push(|| Step::Removed { row, in_dry_run, removed });
     }
 
+    /// The same; returns the pod.
+    pub fn take_removed(&mut self, row: NodeRow, removed: RemovedPod) -> Arc<PodInfo> {
+        if !self.is_open() {
+            return removed.pod;
+        }
+        let pod = removed.pod.clone();
+        self.pod_removed(row, removed);
+        pod
+    }
+
     pub fn nominated(&mut self, node: &Str, version: u64) {
         self.push(|| Step::Nominated { node: node.clone(), version });
     }
@@ -249,7 +259,9 @@ impl<'w> DryRun<'w> {
 
     /// [`DryRun::evict`] of a pod whose node is known. Returns whether it was there.
     pub(crate) fn evict_from(&mut self, row: NodeRow, pod: &Arc<PodInfo>) -> bool {
-        let removed = self.0.world.nodes.remove_pod(row, |other| Arc::ptr_eq(other, pod));
+        let nodes = &mut self.0.world.nodes;
+        let at = nodes.pods(row).iter().rposition(|other| Arc::ptr_eq(other, pod));
+        let removed = at.and_then(|at| nodes.remove_pod(row, at));
         let is_removed = removed.is_some();
         if let Some(removed) = removed {
             self.0.world.pod_sums.count(pod, -1);

@@ -2,6 +2,9 @@
 
 use crate::node_table::NodeRow;
 
+/// Among so many rows that of a removed pod is searched.
+const N_SEARCHED: usize = 32;
+
 /// So many rows of removed pods are kept at least.
 const REMOVED_MIN: usize = 64;
 
@@ -22,9 +25,11 @@ impl PodRows {
 
     /// Removes a pod that was added.
     pub fn remove(&mut self, row: NodeRow) {
-        // Most often the last one: an assumed pod that is forgotten.
-        if self.added.last() == Some(&row) {
-            self.added.pop();
+        // Often the last one: an assumed pod that is forgotten.
+        let n_last = self.added.len().min(N_SEARCHED);
+        let before = self.added.len() - n_last;
+        if let Some(at) = self.added[before..].iter().rposition(|added| *added == row) {
+            self.added.swap_remove(before + at);
             return;
         }
         self.removed.push(row);
