@@ -90,9 +90,11 @@ impl<'a> BestRows<'a> {
         // Most often a row with the highest bound is found at once, and no other part has a higher one.
         let Some(part) = parts.get(first) else { return };
         self.search(counted, part);
-        for (at, part) in parts.iter().enumerate() {
-            if part.bound > self.total && at != first {
-                self.search(counted, part);
+        if self.total < highest {
+            for (at, part) in parts.iter().enumerate() {
+                if part.bound > self.total && at != first {
+                    self.search(counted, part);
+                }
             }
         }
         self.find_buckets(counted, parts);

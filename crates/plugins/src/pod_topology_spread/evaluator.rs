@@ -219,65 +219,64 @@ impl SoftConstraint {
     }
 
     /// The number of domains of the scored nodes; those without the label form one more domain. For
-    /// host names, the number of scored nodes. `at` is the place of the constraint's key element.
-    fn n_domains(&self, world: &World, scored: &[ScoredClass<'_>], at: usize) -> usize {
+    /// host names, the number of scored nodes. `at` is the place of its key element.
+    fn n_domains(
+        &self,
+        world: &World,
+        classes: &NodeClasses<'_>,
+        at: usize,
+        scores: &[i64],
+    ) -> usize {
+        let n_rows = classes.rows.iter().map(|n_rows| *n_rows as usize).zip(scores);
+        let n_rows = n_rows.filter(|(_, score)| **score != NOT_SCORED).map(|(n_rows, _)| n_rows);
+        let key_elements = keys(classes).map(|key| key[at]).zip(scores);
+        let key_elements = key_elements.filter(|(_, score)| **score != NOT_SCORED);
+        let key_elements = key_elements.map(|(key_element, _)| key_element);
         match self.source {
-            CountSource::Hostname(_) | CountSource::SharedHostname(_) => {
-                scored.iter().map(|class| class.n_rows as usize).sum()
-            }
+            CountSource::Hostname(_) | CountSource::SharedHostname(_) => n_rows.sum(),
             CountSource::Unique(_) => {
                 let (mut n, mut is_any_absent) = (0, false);
-                for class in scored {
-                    let is_absent = class.key[at] == ABSENT;
+                for (n_rows, key_element) in n_rows.zip(key_elements) {
+                    let is_absent = key_element == ABSENT;
                     is_any_absent |= is_absent;
-                    n += if is_absent { 0 } else { class.n_rows as usize };
+                    n += if is_absent { 0 } else { n_rows };
                 }
                 n + usize::from(is_any_absent)
             }
             CountSource::Shared(_) => {
                 let ids_max = world.nodes().labels().column(self.key).id_upper_bound();
-                n_distinct(scored.iter().map(|class| class.key[at]), ids_max)
+                n_distinct(key_elements, ids_max)
             }
         }
     }
-}
 
-/// A feasible class that is scored. The others have the score 0.
-struct ScoredClass<'a> {
-    class: u32,
-    n_rows: u32,
-    /// The key elements of the soft constraints.
-    key: &'a [i64],
-}
-
-/// The inputs for scoring by one soft constraint, computed once per decision.
-struct WeightedConstraint<'a> {
-    /// `None` where the key element is the count.
-    domains: Option<&'a TopologyDomains>,
-    weight: Weight,
-}
-
-impl<'a> WeightedConstraint<'a> {
-    /// `at` is the place of the constraint's key element.
-    fn new(soft: &SoftConstraint, at: usize, world: &'a World, scored: &[ScoredClass<'_>]) -> Self {
-        let domains = match soft.source {
-            CountSource::Shared(counter) => domains(world, counter),
-            _ => None,
-        };
-        let weight = Weight::new(soft.n_domains(world, scored, at), soft.max_skew);
-        WeightedConstraint { domains, weight }
-    }
-
-    #[inline]
-    fn score(&self, key_element: i64) -> f64 {
-        if key_element == ABSENT {
-            return 0.0;
+    /// Adds the scores of all classes, which have these key elements.
+    fn add_scores(
+        &self,
+        world: &World,
+        weight: Weight,
+        key_elements: impl Iterator<Item = i64>,
+        sums: &mut [f64],
+    ) {
+        let classes = key_elements.zip(sums).filter(|(key_element, _)| *key_element != ABSENT);
+        match self.source {
+            CountSource::Shared(counter) => {
+                let Some(domains) = domains(world, counter) else { return };
+                for (domain, sum) in classes {
+                    *sum += weight.score(domains.domain_sum(LabelValueId(domain as u32)));
+                }
+            }
+            _ => classes.for_each(|(count, sum)| *sum += weight.score(count)),
         }
-        let count = self
-            .domains
-            .map_or(key_element, |domains| domains.domain_sum(LabelValueId(key_element as u32)));
-        self.weight.score(count)
     }
+}
+
+/// The score of a class that is not scored, before its score becomes 0.
+const NOT_SCORED: i64 = i64::MIN;
+
+/// The keys of classes.
+fn keys<'a>(classes: &NodeClasses<'a>) -> impl Iterator<Item = &'a [i64]> {
+    classes.keys.chunks_exact(classes.stride.max(1))
 }
 
 /// All that [`PodTopologySpreadEvaluator::filter_row`] and `uncounted_class_key` depend on: topology keys, each with whether its domains
@@ -297,34 +296,30 @@ impl<F: Fn(TopologyCounterId, LabelValueId) -> i64 + Copy> CountPods for F {}
 impl PodTopologySpreadEvaluator {
     /// Appends the class key of a row, given the counts in domains of one node.
     fn push_key(&self, world: &World, row: NodeRow, out: &mut ClassKey, count: impl CountPods) {
-        out.extend(self.hard.iter().map(|hard| hard.key_element(world, row, count)));
-        let labels = world.nodes().labels();
+        for hard in &self.hard {
+            out.push(hard.key_element(world, row, count));
+        }
+        let first = out.len();
+        let mut is_any_absent = false;
+        for soft in &self.soft {
+            let key_element = soft.key_element(world, row, count);
+            is_any_absent |= key_element == ABSENT;
+            out.push(key_element);
+        }
         // A row that lacks a key is not scored.
-        let is_ignored =
-            self.all_keys && !self.soft.iter().all(|soft| soft.domain(labels, row).is_present());
-        let key_element = |soft: &SoftConstraint| {
-            if is_ignored { ABSENT } else { soft.key_element(world, row, count) }
-        };
-        out.extend(self.soft.iter().map(key_element));
+        if self.all_keys && is_any_absent {
+            out[first..].fill(ABSENT);
+        }
     }
 
-    /// Adds the classes that are scored to a list: one that is returned would be copied.
-    fn push_scored_classes<'a>(
-        &self,
-        classes: &NodeClasses<'a>,
-        scored: &mut SmallVec<[ScoredClass<'a>; 16]>,
-    ) {
-        let (first, n_soft) = (classes.offset + self.hard.len(), self.soft.len());
-        for (class, (n_rows, feasible)) in classes.rows.iter().zip(classes.feasible).enumerate() {
-            if !feasible || *n_rows == 0 {
-                continue;
-            }
-            let start = class * classes.stride + first;
-            let key = &classes.keys[start..start + n_soft];
+    /// Finds the classes that are scored: the others get the score [`NOT_SCORED`].
+    fn find_scored(&self, classes: &NodeClasses<'_>, scores: &mut [i64]) {
+        let first = classes.offset + self.hard.len();
+        let all_classes = classes.rows.iter().zip(classes.feasible).zip(keys(classes));
+        for (((n_rows, feasible), key), score) in all_classes.zip(scores) {
             // A row that is not scored has `ABSENT` for every soft constraint.
-            if !(self.all_keys && key.first() == Some(&ABSENT)) {
-                scored.push(ScoredClass { class: class as u32, n_rows: *n_rows, key });
-            }
+            let is_ignored = self.all_keys && key[first] == ABSENT;
+            *score = if *feasible & (*n_rows != 0) & !is_ignored { 0 } else { NOT_SCORED };
         }
     }
 }
@@ -386,24 +381,22 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
     }
 
     fn score_classes(&self, cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
-        let mut scored = SmallVec::new();
-        self.push_scored_classes(classes, &mut scored);
-        let scored = scored.as_slice();
-        let mut weighted = SmallVec::<[_; 2]>::new();
-        for (at, soft) in self.soft.iter().enumerate() {
-            weighted.push(WeightedConstraint::new(soft, at, cx.world, scored));
+        let mut sums = SmallVec::<[f64; 16]>::new();
+        sums.resize(out.len(), 0.0);
+        self.find_scored(classes, out);
+        for (at, soft) in (classes.offset + self.hard.len()..).zip(&self.soft) {
+            let weight = Weight::new(soft.n_domains(cx.world, classes, at, out), soft.max_skew);
+            soft.add_scores(cx.world, weight, keys(classes).map(|key| key[at]), &mut sums);
         }
-        let weighted = weighted.as_slice();
         let mut range = ScoreRange::default();
-        for class in scored {
-            let scores = weighted.iter().zip(class.key).map(|(soft, element)| soft.score(*element));
-            let sum = score::rounded(scores.sum());
-            out[class.class as usize] = sum;
-            range.add(sum);
+        for (score, sum) in out.iter_mut().zip(&sums) {
+            if *score != NOT_SCORED {
+                *score = score::rounded(*sum);
+                range.add(*score);
+            }
         }
-        for class in scored {
-            let score = &mut out[class.class as usize];
-            *score = range.normalize(*score);
+        for score in out {
+            *score = if *score == NOT_SCORED { 0 } else { range.normalize(*score) };
         }
     }
 
