@@ -387,8 +387,14 @@ impl Incremental for Fit {
         let column = |(resource, wanted): &(Resource, i64)| {
             (ResourceColumn::new(resource.clone(), nodes), *wanted)
         };
+        let filter_requests: SmallVec<[_; 3]> = filtered.0.iter().map(column).collect();
+        let of_nodes = filter_requests.iter().map(|(column, wanted)| {
+            let amounts = column.node_amounts(RequestBasis::Requested)?;
+            Some(WantedResource { amounts, wanted: *wanted })
+        });
         PrepareResult::Evaluator(Box::new(FitEvaluator {
-            filter_requests: filtered.0.iter().map(column).collect(),
+            of_nodes: of_nodes.collect(),
+            filter_requests,
             requests: filtered.clone(),
             scorer: ColumnScorer::new(self.formula.clone(), scored.clone(), nodes),
         }))
@@ -397,6 +403,8 @@ impl Incremental for Fit {
 
 struct FitEvaluator {
     filter_requests: SmallVec<[(ResourceColumn, i64); 3]>,
+    /// If these are CPU and memory: what is read of each row, because finding that out takes as long as the comparison.
+    of_nodes: Option<SmallVec<[WantedResource<[NodeAmount; 2]>; 2]>>,
     /// The same in the same order, as Filter has them.
     requests: FilterRequests,
     scorer: ColumnScorer,
@@ -435,14 +443,24 @@ impl PluginEvaluator for FitEvaluator {
 
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
         let (nodes, at) = (cx.nodes(), row.index());
-        let (n_pods_max, n_pods) = pods_of_single_rows(nodes).get(at);
+        let node = &nodes.amounts().rows()[at];
+        let [n_pods_max, n_pods] = PODS.map(|amount| node[amount]);
+        if simd::pods_headroom(n_pods_max, n_pods) < 0 {
+            return false;
+        }
+        if let Some(resources) = &self.of_nodes {
+            return resources.iter().all(|WantedResource { amounts, wanted }| {
+                let [allocatable, used] = amounts.map(|amount| node[amount]);
+                simd::headroom(allocatable, used, *wanted) >= 0
+            });
+        }
         let enough = |(column, wanted): &(ResourceColumn, i64)| {
             // Without a column, no node has the resource.
             column
                 .of_row(nodes, RequestBasis::Requested, at)
                 .is_some_and(|(allocatable, used)| simd::headroom(allocatable, used, *wanted) >= 0)
         };
-        simd::pods_headroom(n_pods_max, n_pods) >= 0 && self.filter_requests.iter().all(enough)
+        self.filter_requests.iter().all(enough)
     }
 
     fn filter_result(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> Option<Result<(), Rejection>> {

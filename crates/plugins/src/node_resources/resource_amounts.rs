@@ -142,7 +142,7 @@ impl ResourceColumn {
 
     /// Which amounts they are, for a resource of which every node has some.
     #[inline]
-    fn node_amounts(&self, basis: RequestBasis) -> Option<[NodeAmount; 2]> {
+    pub fn node_amounts(&self, basis: RequestBasis) -> Option<[NodeAmount; 2]> {
         let nonzero = basis == RequestBasis::NonZeroRequested;
         match self.resource {
             Resource::Cpu => {
