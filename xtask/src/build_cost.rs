@@ -32,9 +32,7 @@ pub fn run(args: &Args) -> Result<bool> {
         return is_small(program);
     }
     let root = crate::root()?;
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
-    let folder = target.join("build-cost");
+    let folder = crate::target_folder()?.join("build-cost");
     if folder.exists() {
         std::fs::remove_dir_all(&folder)
             .with_context(|| format!("removing {}", folder.display()))?;

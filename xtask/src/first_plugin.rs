@@ -5,12 +5,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::outside_crate::{OutsideCrates, target_folder};
+use crate::outside_crate::OutsideCrates;
 use crate::page::{self, Step};
-use crate::root;
+use crate::{root, target_folder};
 
 const PAGE: &str = "docs/src/tutorials/first-plugin.md";
 
+/// The crate of the page.
 const NAME: &str = "pool-scheduler";
 
 /// The dependency in the page, which is replaced by the path of this repository.

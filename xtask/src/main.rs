@@ -130,6 +130,14 @@ fn git(args: &[&str]) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
+/// The target folder of the workspace.
+fn target_folder() -> Result<PathBuf> {
+    Ok(match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => folder.into(),
+        None => root()?.join("target"),
+    })
+}
+
 /// Bytes in hexadecimal.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -23,7 +23,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Writes the repository in a temporary folder, so that no setting of the checkout applies to it, and runs the commands.
+/// Writes the repository in a temporary folder, so that no setting of the checkout but the dev profile applies to it, and runs
+/// the commands.
 pub fn run() -> Result<bool> {
     let folder = std::env::temp_dir().join(format!("loadmaster-new-plugin-{}", std::process::id()));
     let crates = OutsideCrates::in_folder(folder)?;

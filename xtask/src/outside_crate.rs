@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::root;
+use crate::{root, target_folder};
 
 /// Where crates outside of the workspace are, and their builds.
 pub struct OutsideCrates {
@@ -47,14 +47,6 @@ impl OutsideCrates {
         ensure!(output.status.success(), "{command}: {}", output.status);
         Ok(text)
     }
-}
-
-/// The target folder of the workspace.
-pub fn target_folder() -> Result<PathBuf> {
-    Ok(match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(folder) => folder.into(),
-        None => root()?.join("target"),
-    })
 }
 
 /// The dev profile of the workspace, in which only dependencies are optimised. For a crate outside, members of the workspace are dependencies, too.
