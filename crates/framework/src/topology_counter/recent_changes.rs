@@ -2,8 +2,9 @@
 
 use std::array;
 
-/// So many are remembered: most often there are one or two between two decisions that read a counter.
-const N_REMEMBERED: usize = 4;
+/// So many are remembered: most often there are one or two between two decisions that read a counter. Where pods are deleted, too, one of
+/// sixteen decisions would find more than four.
+const N_REMEMBERED: usize = 8;
 
 /// Sequence numbers of the last changes of the world that changed a sum.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +49,7 @@ impl RecentChanges {
             return None;
         }
         let changes = &self.seqs[..self.n];
-        let n = changes.iter().filter(|seq| **seq >= then).count();
+        let n = changes.iter().position(|seq| *seq < then).unwrap_or(changes.len());
         changes.get(..n)
     }
 }
