@@ -73,6 +73,7 @@ impl TopologyDomains {
         self.existing.is_some()
     }
 
+    #[inline]
     pub(super) fn add(&mut self, domain: LabelValueId, amount: i64) {
         let at = domain.0 as usize;
         let before = self.sums.add(at, amount);

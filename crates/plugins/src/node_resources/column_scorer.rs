@@ -32,9 +32,13 @@ impl ColumnScorer {
 
     /// The score of one row.
     pub fn score_row(&self, nodes: &NodeTable, at: usize) -> i64 {
-        let amounts = self.columns.two_of_row(nodes, at);
-        let score = amounts.and_then(|amounts| self.simd_formula?.score(amounts));
-        score.unwrap_or_else(|| self.exact(nodes, at))
+        if let Some(simd_formula) = &self.simd_formula
+            && let Some(amounts) = self.columns.two_of_row(nodes, at)
+            && let Some(score) = simd_formula.score(amounts)
+        {
+            return score;
+        }
+        self.exact(nodes, at)
     }
 
     /// Adds `weight` times the score to the rows of `set`, and arbitrary values to other rows. Only amounts that overflow,
