@@ -55,8 +55,8 @@ impl SimdFormula {
         fits.then_some(SimdFormula { kind, weights: [one as f64, other as f64], inverse })
     }
 
-    /// The score of one row, given the allocatable, the used and the wanted amount of each resource; `None` when the row is out of the exact range. Always
-    /// inlined: the amounts would be passed through memory.
+    /// The score of one row, given the allocatable, the used and the wanted amount of each resource; `None` when the row is out of the exact range.
+    /// Always inlined: the amounts would be passed through memory.
     #[inline(always)]
     pub fn score(&self, resources: [(i64, i64, i64); 2]) -> Option<i64> {
         let row = FloatRow::new(resources);
