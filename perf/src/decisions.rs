@@ -190,7 +190,7 @@ struct Bench<'a> {
     world: World,
     pods: PodSource,
     scheduler: Scheduler,
-    /// Pods that may be deleted.
+    /// The uids of the pods that may be deleted.
     running: Vec<Box<str>>,
     rng: Rng,
 }
@@ -199,6 +199,8 @@ struct Bench<'a> {
 enum Step<T> {
     Change(Box<Change>),
     Schedule(T),
+    /// A running pod with this uid is deleted.
+    Delete(Box<str>),
 }
 
 impl Bench<'_> {
@@ -229,7 +231,8 @@ impl Bench<'_> {
         }
     }
 
-    /// The next pods, each in the form in which it is taken in, and the changes of a rollout.
+    /// The next pods, each in the form in which it is taken in, the changes of a rollout, and which pods are deleted: the uid of a deleted
+    /// pod is that of an event, not one that was kept since the pod was made, which would have to come from memory.
     fn make_steps<T>(
         &mut self,
         n_pods: u32,
@@ -240,9 +243,24 @@ impl Bench<'_> {
             if self.row.is_rollout && nth.is_multiple_of(DECISIONS_PER_CHANGE) {
                 steps.push(Step::Change(Box::new(self.pods.next_change()?)));
             }
-            steps.push(Step::Schedule(convert(&mut self.world, self.pods.next_pod())?));
+            let pod = self.pods.next_pod();
+            let deleted = self.next_deletion(&pod);
+            steps.push(Step::Schedule(convert(&mut self.world, pod)?));
+            steps.extend(deleted.map(Step::Delete));
         }
         Ok(steps)
+    }
+
+    /// The uid of the pod that is deleted after this one was scheduled.
+    fn next_deletion(&mut self, pod: &Value) -> Option<Box<str>> {
+        if self.row.kind != Kind::BasicWithDeletes {
+            return None;
+        }
+        self.running.extend(pod["metadata"]["uid"].as_str().map(Box::from));
+        let at = self.rng.below(self.running.len() as u64) as usize;
+        let deleted = (self.running.len() > N_RUNNING).then(|| self.running.swap_remove(at));
+        // The text of an event is new.
+        deleted.map(|uid| uid.as_ref().into())
     }
 
     /// Applies changes, takes in pods, and decides and assumes each; returns the time that it took.
@@ -251,22 +269,15 @@ impl Bench<'_> {
         steps: Vec<Step<T>>,
         mut take_in: impl FnMut(&mut World, T) -> Result<Arc<PodInfo>>,
     ) -> Result<Duration> {
-        let deletes = self.row.kind == Kind::BasicWithDeletes;
         let start = Instant::now();
         for step in steps {
-            let pod = match step {
-                Step::Change(change) => {
-                    change.apply(&mut self.world);
-                    continue;
+            match step {
+                Step::Change(change) => change.apply(&mut self.world),
+                Step::Schedule(pod) => {
+                    let pod = take_in(&mut self.world, pod)?;
+                    self.schedule_pod(pod)?;
                 }
-                Step::Schedule(pod) => take_in(&mut self.world, pod)?,
-            };
-            let uid = deletes.then(|| pod.uid.clone());
-            self.schedule_pod(pod)?;
-            self.running.extend(uid);
-            if self.running.len() > N_RUNNING {
-                let at = self.rng.below(self.running.len() as u64) as usize;
-                self.world.remove_pod(&self.running.swap_remove(at));
+                Step::Delete(uid) => _ = self.world.remove_pod(&uid),
             }
         }
         Ok(start.elapsed())
