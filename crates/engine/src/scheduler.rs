@@ -16,6 +16,7 @@
 
 mod cache_updates;
 mod feasible_nodes;
+mod nominated_pods;
 mod score_table;
 mod verification;
 
@@ -29,7 +30,7 @@ use std::sync::Arc;
 use loadmaster_framework::incremental::ScoreOutOfRange;
 use loadmaster_framework::template::TemplateId;
 use loadmaster_framework::{
-    CycleState, EvaluatorCx, NodeRow, PluginStates, PodInfo, Rejection, World,
+    CycleState, EvaluatorCx, NodeRow, PluginStates, PodInfo, World,
 };
 use loadmaster_stdx::Rng;
 
@@ -314,63 +315,6 @@ impl Scheduler {
     /// Selects one of these rows at random; there must be at least one.
     pub fn pick_random_row(&mut self, rows: &[NodeRow]) -> NodeRow {
         *self.rng.pick(rows)
-    }
-
-    /// The row of the pod's nominated node, if the pod fits there (upstream's `evaluateNominatedNode`).
-    pub fn evaluate_nominated_node(&mut self, world: &mut World, pod: &PodInfo) -> Option<NodeRow> {
-        self.cycle = Default::default();
-        self.node_order.rejected_nominated_node = None;
-        if pod.nominated_node_name.is_empty() {
-            return None;
-        }
-        let row = world.nodes().row(&pod.nominated_node_name)?;
-        let states = &mut self.states;
-        let results =
-            per_node::filter_rows_with_nominated_pods(&self.profile, world, states, pod, &[row])
-                .ok()?;
-        let is_feasible = matches!(results.as_slice(), [Ok(())]);
-        self.node_order.rejected_nominated_node = (!is_feasible).then_some(row);
-        is_feasible.then_some(row)
-    }
-
-    /// Rows on which the pod does not fit because of pods that are nominated to them. Other rows with nominated pods are
-    /// evaluated like any row.
-    fn rows_blocked_by_nominated_pods(
-        &mut self,
-        world: &mut World,
-        pod: &PodInfo,
-    ) -> Result<Vec<NodeRow>, String> {
-        let may_block = |other: &Arc<PodInfo>| {
-            other.template.priority() >= pod.template.priority() && other.uid != pod.uid
-        };
-        let nodes = world.nominated_nodes();
-        let nodes = nodes.filter(|node| world.nominated_pods_for_node(node).iter().any(may_block));
-        let mut rows: Vec<NodeRow> = nodes.filter_map(|node| world.nodes().row(node)).collect();
-        if rows.is_empty() {
-            return Ok(rows);
-        }
-        rows.sort_unstable();
-        let states = &mut self.states;
-        match per_node::filter_rows_with_nominated_pods(&self.profile, world, states, pod, &rows) {
-            Err(PluginRejection { rejection: Rejection::Failed(failure), .. }) => {
-                Err(failure.to_string())
-            }
-            // The decision finds the same rejection.
-            Err(_) => Ok(Vec::new()),
-            Ok(results) => {
-                let mut blocked = Vec::new();
-                for (row, result) in rows.into_iter().zip(results) {
-                    match result {
-                        Ok(()) => {}
-                        Err(PluginRejection { rejection: Rejection::Failed(failure), .. }) => {
-                            return Err(failure.to_string());
-                        }
-                        Err(_) => blocked.push(row),
-                    }
-                }
-                Ok(blocked)
-            }
-        }
     }
 
     /// Evaluates every node for a pod that is unschedulable, for its diagnosis.

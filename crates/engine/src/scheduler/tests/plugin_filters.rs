@@ -1,7 +1,7 @@
 //! Filter plugins without an incremental form, which a full scan calls once for all nodes.
 
 use loadmaster_framework::{
-    Cx, ExtensionPoints, Failure, Filter, NodeInfo, PluginDef, PluginError,
+    Cx, ExtensionPoints, Failure, Filter, NodeInfo, PluginDef, PluginError, Rejection,
 };
 
 use super::*;
