@@ -218,55 +218,49 @@ impl SoftConstraint {
         matches!(self.source, CountSource::SharedHostname(_))
     }
 
-    /// The number of domains of the scored nodes; those without the label form one more domain. For
-    /// host names, the number of scored nodes. `at` is the place of its key element.
+    /// The number of domains of the scored nodes, which are `n_rows`; those without the label form one more domain. For host names, the
+    /// number of scored nodes. Classes without [`NOT_SCORED`] are scored.
     fn n_domains(
         &self,
         world: &World,
         classes: &NodeClasses<'_>,
-        at: usize,
-        scores: &[i64],
+        elements: KeyElements<'_>,
+        (scores, n_rows): (&[i64], usize),
     ) -> usize {
-        let n_rows = classes.rows.iter().map(|n_rows| *n_rows as usize).zip(scores);
-        let n_rows = n_rows.filter(|(_, score)| **score != NOT_SCORED).map(|(n_rows, _)| n_rows);
-        let key_elements = keys(classes).map(|key| key[at]).zip(scores);
-        let key_elements = key_elements.filter(|(_, score)| **score != NOT_SCORED);
-        let key_elements = key_elements.map(|(key_element, _)| key_element);
         match self.source {
-            CountSource::Hostname(_) | CountSource::SharedHostname(_) => n_rows.sum(),
+            CountSource::Hostname(_) | CountSource::SharedHostname(_) => n_rows,
             CountSource::Unique(_) => {
-                let (mut n, mut is_any_absent) = (0, false);
-                for (n_rows, key_element) in n_rows.zip(key_elements) {
-                    let is_absent = key_element == ABSENT;
-                    is_any_absent |= is_absent;
-                    n += if is_absent { 0 } else { n_rows };
-                }
-                n + usize::from(is_any_absent)
+                let is_absent = |class: &usize| elements.get(*class) == ABSENT;
+                let absent = scored(scores).filter(is_absent).map(|class| classes.rows[class]);
+                let n_absent: usize = absent.clone().map(|n_rows| n_rows as usize).sum();
+                n_rows - n_absent + usize::from(n_absent > 0)
             }
             CountSource::Shared(_) => {
                 let ids_max = world.nodes().labels().column(self.key).id_upper_bound();
-                n_distinct(key_elements, ids_max)
+                n_distinct(scored(scores).map(|class| elements.get(class)), ids_max)
             }
         }
     }
 
-    /// Adds the scores of all classes, which have these key elements.
+    /// Adds the scores of all scored classes, which have these key elements.
     fn add_scores(
         &self,
         world: &World,
         weight: Weight,
-        key_elements: impl Iterator<Item = i64>,
-        sums: &mut [f64],
+        elements: KeyElements<'_>,
+        (scores, sums): (&[i64], &mut [f64]),
     ) {
-        let classes = key_elements.zip(sums).filter(|(key_element, _)| *key_element != ABSENT);
+        let classes = scored(scores).map(|class| (class, elements.get(class)));
+        let classes = classes.filter(|(_, element)| *element != ABSENT);
         match self.source {
             CountSource::Shared(counter) => {
                 let Some(domains) = domains(world, counter) else { return };
-                for (domain, sum) in classes {
-                    *sum += weight.score(domains.domain_sum(LabelValueId(domain as u32)));
+                for (class, domain) in classes {
+                    let count = domains.domain_sum(LabelValueId(domain as u32));
+                    sums[class] += weight.score(count);
                 }
             }
-            _ => classes.for_each(|(count, sum)| *sum += weight.score(count)),
+            _ => classes.for_each(|(class, count)| sums[class] += weight.score(count)),
         }
     }
 }
@@ -274,9 +268,27 @@ impl SoftConstraint {
 /// The score of a class that is not scored, before its score becomes 0.
 const NOT_SCORED: i64 = i64::MIN;
 
-/// The keys of classes.
-fn keys<'a>(classes: &NodeClasses<'a>) -> impl Iterator<Item = &'a [i64]> {
-    classes.keys.chunks_exact(classes.stride.max(1))
+/// The classes that are scored.
+fn scored(scores: &[i64]) -> impl Iterator<Item = usize> + Clone + '_ {
+    (0..scores.len()).filter(|class| scores[*class] != NOT_SCORED)
+}
+
+/// One element of the key of each class. Most often there are few classes, so that loops over them are not made to be vectorized.
+#[derive(Clone, Copy)]
+struct KeyElements<'a> {
+    keys: &'a [i64],
+    stride: usize,
+}
+
+impl<'a> KeyElements<'a> {
+    fn new(classes: &NodeClasses<'a>, at: usize) -> KeyElements<'a> {
+        KeyElements { keys: classes.keys.get(at..).unwrap_or_default(), stride: classes.stride }
+    }
+
+    #[inline]
+    fn get(self, class: usize) -> i64 {
+        self.keys[class * self.stride]
+    }
 }
 
 /// All that [`PodTopologySpreadEvaluator::filter_row`] and `uncounted_class_key` depend on: topology keys, each with whether its domains
@@ -312,15 +324,19 @@ impl PodTopologySpreadEvaluator {
         }
     }
 
-    /// Finds the classes that are scored: the others get the score [`NOT_SCORED`].
-    fn find_scored(&self, classes: &NodeClasses<'_>, scores: &mut [i64]) {
-        let first = classes.offset + self.hard.len();
-        let all_classes = classes.rows.iter().zip(classes.feasible).zip(keys(classes));
-        for (((n_rows, feasible), key), score) in all_classes.zip(scores) {
+    /// Finds the classes that are scored: the others get the score [`NOT_SCORED`]. Returns the number of their rows.
+    fn find_scored(&self, classes: &NodeClasses<'_>, scores: &mut [i64]) -> usize {
+        let elements = KeyElements::new(classes, classes.offset + self.hard.len());
+        let (rows, feasible) = (classes.rows, classes.feasible);
+        let mut n_scored = 0;
+        for (class, score) in scores.iter_mut().enumerate() {
             // A row that is not scored has `ABSENT` for every soft constraint.
-            let is_ignored = self.all_keys && key[first] == ABSENT;
-            *score = if *feasible & (*n_rows != 0) & !is_ignored { 0 } else { NOT_SCORED };
+            let is_ignored = self.all_keys && elements.get(class) == ABSENT;
+            let is_scored = feasible[class] & !is_ignored;
+            *score = if is_scored { 0 } else { NOT_SCORED };
+            n_scored += if is_scored { rows[class] as usize } else { 0 };
         }
+        n_scored
     }
 }
 
@@ -381,15 +397,23 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
     }
 
     fn score_classes(&self, cx: EvaluatorCx<'_>, classes: &NodeClasses<'_>, out: &mut [i64]) {
-        let mut sums = SmallVec::<[f64; 16]>::new();
-        sums.resize(out.len(), 0.0);
-        self.find_scored(classes, out);
+        let (mut few, mut many) = ([0.0; 16], Vec::new());
+        let sums = match few.get_mut(..out.len()) {
+            Some(few) => few,
+            None => {
+                many.resize(out.len(), 0.0);
+                &mut many
+            }
+        };
+        let n_rows = self.find_scored(classes, out);
         for (at, soft) in (classes.offset + self.hard.len()..).zip(&self.soft) {
-            let weight = Weight::new(soft.n_domains(cx.world, classes, at, out), soft.max_skew);
-            soft.add_scores(cx.world, weight, keys(classes).map(|key| key[at]), &mut sums);
+            let elements = KeyElements::new(classes, at);
+            let n_domains = soft.n_domains(cx.world, classes, elements, (out, n_rows));
+            let weight = Weight::new(n_domains, soft.max_skew);
+            soft.add_scores(cx.world, weight, elements, (out, sums));
         }
         let mut range = ScoreRange::default();
-        for (score, sum) in out.iter_mut().zip(&sums) {
+        for (score, sum) in out.iter_mut().zip(&*sums) {
             if *score != NOT_SCORED {
                 *score = score::rounded(*sum);
                 range.add(*score);
@@ -424,9 +448,14 @@ fn pod_count(world: &World, counter: TopologyCounterId, domain: LabelValueId) ->
 fn n_distinct(elements: impl Iterator<Item = i64>, ids_max: usize) -> usize {
     const BITS: usize = u64::BITS as usize;
     if ids_max < BITS {
-        // `ABSENT` gets the last bit.
-        let bit = |element: i64| 1_u64 << (element as u64 % BITS as u64);
-        return elements.fold(0, |seen, element| seen | bit(element)).count_ones() as usize;
+        let (mut seen, mut n) = (0_u64, 0);
+        for element in elements {
+            // `ABSENT` gets the last bit.
+            let bit = 1 << (element as u64 % BITS as u64);
+            n += usize::from(seen & bit == 0);
+            seen |= bit;
+        }
+        return n;
     }
     let mut seen = vec![false; ids_max + 1];
     let place = |element: i64| if element == ABSENT { ids_max } else { element as usize };
