@@ -270,7 +270,7 @@ impl World {
         let hash = self.assigned.hash(&pod.uid);
         self.remove_hashed(hash, &pod.uid);
         if !self.undo.is_dry_run() {
-            self.assigned.insert(hash, row);
+            self.assigned.insert(hash, row, pod.clone());
         }
         self.place_pod(row, pod);
     }
@@ -289,10 +289,10 @@ impl World {
 
     fn remove_hashed(&mut self, hash: UidHash, uid: &str) -> Option<Arc<PodInfo>> {
         let (row, at) = self.position_of_hashed(hash, uid)?;
-        if !self.undo.is_dry_run() {
-            self.assigned.remove(hash, row);
-        }
         let removed = self.nodes.remove_pod(row, at)?;
+        if !self.undo.is_dry_run() {
+            self.assigned.remove(hash, &removed.pod);
+        }
         let counters = self.count_pod(row, &removed.pod, -1);
         let pod = self.undo.take_removed(row, removed);
         self.log_change(WorldChange::Pods(row, counters));
@@ -307,7 +307,8 @@ impl World {
     /// In a [trial].
     pub fn refresh_pod(&mut self, pod: &Arc<PodInfo>) -> bool {
         self.assert_no_trial();
-        let Some(row) = self.row_of_pod(&pod.uid) else { return false };
+        let hash = self.assigned.hash(&pod.uid);
+        let Some((row, _)) = self.position_of_hashed(hash, &pod.uid) else { return false };
         let same = |known: &PodInfo| {
             Arc::ptr_eq(&known.template, &pod.template)
                 && known.node_name == pod.node_name
@@ -317,6 +318,7 @@ impl World {
         };
         let is_refreshed = self.nodes.refresh_pod(row, pod, same);
         if is_refreshed {
+            self.assigned.replace(hash, pod);
             self.pod_indexes.add_assigned(pod);
         }
         is_refreshed
@@ -502,11 +504,16 @@ impl World {
             return;
         }
         if self.log.len() >= LOG_LEN_MAX {
-            let half = self.log.len() / 2;
-            self.log.drain(..half);
-            self.log_start += half as u64;
+            self.forget_half_of_log();
         }
         self.log.push(change);
+    }
+
+    #[cold]
+    fn forget_half_of_log(&mut self) {
+        let half = self.log.len() / 2;
+        self.log.drain(..half);
+        self.log_start += half as u64;
     }
 
     fn replace_node(&mut self, row: NodeRow, node: Arc<Node>) {

@@ -10,19 +10,26 @@ use super::World;
 use crate::node_table::NodeRow;
 use crate::pod_info::PodInfo;
 
-/// A map from uids to rows. It has neither the uids nor the pods, which would need several times as much memory as the map itself, and one
-/// more cache line of each placement: of a uid it knows half of a hash, and so in which rows the pod may be. The pods of these rows say
-/// where it is, most often in the only one.
+/// A map from uids to pods and their rows. The uids are those of the pods, and only half of the hash of each is stored.
+///
+/// The pods are also in the lists of their nodes. To find one there by its uid, each of the node's pods would have to come from memory, after
+/// the list, which comes from memory after the row is known: here a pod is found first, and in the list by its address.
 #[derive(Default)]
 pub(super) struct AssignedPods {
     table: HashTable<AssignedPod>,
     hasher: SeededHashBuilder,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
 struct AssignedPod {
     row: NodeRow,
     hash: UidHash,
+    pod: Arc<PodInfo>,
+}
+
+impl AssignedPod {
+    fn has_uid(&self, hash: UidHash, uid: &str) -> bool {
+        self.hash == hash && *self.pod.uid == *uid
+    }
 }
 
 /// Half of the hash of a uid. Because it is stored, no pod has to be read when the table grows, and hardly one whose uid is another.
@@ -45,22 +52,30 @@ impl AssignedPods {
         UidHash((self.hasher.hash_one(uid) >> 32) as u32)
     }
 
-    /// The rows where the pod with this uid may be; none if it is nowhere.
-    pub fn rows(&self, hash: UidHash) -> impl Iterator<Item = NodeRow> + '_ {
-        let same_bucket = self.table.iter_hash(hash.of_table());
-        same_bucket.filter(move |known| known.hash == hash).map(|known| known.row)
+    /// The pod with this uid, and its row.
+    fn get(&self, hash: UidHash, uid: &str) -> Option<(NodeRow, &Arc<PodInfo>)> {
+        let found = self.table.find(hash.of_table(), |known| known.has_uid(hash, uid));
+        found.map(|known| (known.row, &known.pod))
     }
 
     /// Adds a pod that is not there.
-    pub fn insert(&mut self, hash: UidHash, row: NodeRow) {
-        let new = AssignedPod { row, hash };
+    pub fn insert(&mut self, hash: UidHash, row: NodeRow, pod: Arc<PodInfo>) {
+        let new = AssignedPod { row, hash, pod };
         self.table.insert_unique(hash.of_table(), new, |known| known.hash.of_table());
     }
 
-    /// Removes a pod, which is in this row.
-    pub fn remove(&mut self, hash: UidHash, row: NodeRow) {
-        let pod = AssignedPod { row, hash };
-        if let Ok(found) = self.table.find_entry(hash.of_table(), |known| *known == pod) {
+    /// Replaces the pod with the same uid.
+    pub fn replace(&mut self, hash: UidHash, pod: &Arc<PodInfo>) {
+        let is_it = |known: &AssignedPod| known.has_uid(hash, &pod.uid);
+        if let Some(known) = self.table.find_mut(hash.of_table(), is_it) {
+            known.pod.clone_from(pod);
+        }
+    }
+
+    /// Removes a pod, which is this very one.
+    pub fn remove(&mut self, hash: UidHash, pod: &Arc<PodInfo>) {
+        let is_it = |known: &AssignedPod| Arc::ptr_eq(&known.pod, pod);
+        if let Ok(found) = self.table.find_entry(hash.of_table(), is_it) {
             found.remove();
         }
     }
@@ -74,13 +89,25 @@ impl World {
 
     /// The row of a pod with this hash, and its index among the pods there.
     pub(super) fn position_of_hashed(&self, hash: UidHash, uid: &str) -> Option<(NodeRow, usize)> {
-        // Dry runs do not write the map, which would cost more than all other sums: a pod is where the map says, or where a step added it, if
-        // it is there.
-        let rows = self.assigned.rows(hash).chain(self.undo.rows_of_pods_added_in_dry_runs());
         // From the end: recently added pods are looked up most often. The lists are short.
-        let at = |row: &NodeRow| self.nodes.pods(*row).iter().rposition(|pod| &*pod.uid == uid);
-        let mut positions = rows.filter_map(|row| Some((row, at(&row)?)));
-        positions.next()
+        let position = |(row, pod): (NodeRow, &Arc<PodInfo>)| {
+            let at = self.nodes.pods(row).iter().rposition(|other| Arc::ptr_eq(other, pod));
+            at.map(|at| (row, at))
+        };
+        let known = self.assigned.get(hash, uid).and_then(position);
+        if known.is_none() && self.undo.is_dry_run() {
+            return self.position_in_dry_run(uid);
+        }
+        known
+    }
+
+    /// The same of a pod that a dry run added. Dry runs do not write the map, which would cost more than all other sums: a pod is where the map
+    /// says, or where a step added it, if it is there.
+    #[inline(never)]
+    fn position_in_dry_run(&self, uid: &str) -> Option<(NodeRow, usize)> {
+        let at = |row: NodeRow| self.nodes.pods(row).iter().rposition(|pod| *pod.uid == *uid);
+        let mut rows = self.undo.rows_of_pods_added_in_dry_runs();
+        rows.find_map(|row| Some((row, at(row)?)))
     }
 
     /// An assigned pod.
@@ -134,5 +161,21 @@ mod tests {
         assert_eq!(&*world.remove_pod(&uids[1]).unwrap().uid, uids[1]);
         assert_eq!(rows_of(&world), [Some(rows[1]), None]);
         assert!(world.remove_pod(&uids[1]).is_none());
+    }
+
+    #[test]
+    fn a_refreshed_pod_is_found_and_removed() {
+        let mut world = World::default();
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
+        let row = world.upsert_node(Arc::new(node));
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "1"}})).unwrap();
+        let [old, new] = [0, 1].map(|_| Arc::new(world.parse_pod(&pod).unwrap()));
+        world.add_pod(row, old.clone());
+        assert!(world.refresh_pod(&new));
+        assert!(Arc::ptr_eq(world.assigned_pod("1").unwrap(), &new));
+        assert_eq!(Arc::strong_count(&old), 1);
+        assert!(Arc::ptr_eq(&world.remove_pod("1").unwrap(), &new));
+        assert!(world.assigned_pod("1").is_none());
+        assert_eq!(Arc::strong_count(&new), 1);
     }
 }

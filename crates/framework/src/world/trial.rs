@@ -95,8 +95,13 @@ impl UndoLog {
 
     fn push(&mut self, step: impl FnOnce() -> Step) {
         if self.is_open() {
-            self.steps.push(step());
+            self.push_step(step());
         }
+    }
+
+    #[inline(never)]
+    fn push_step(&mut self, step: Step) {
+        self.steps.push(step);
     }
 }
 
@@ -282,14 +287,15 @@ impl World {
             Step::Added { row, n_scalars } => {
                 let Some(pod) = self.nodes.undo_add_pod(row, n_scalars) else { return };
                 if !self.undo.is_dry_run() {
-                    self.assigned.remove(self.assigned.hash(&pod.uid), row);
+                    self.assigned.remove(self.assigned.hash(&pod.uid), &pod);
                 }
                 let counters = self.count_pod(row, &pod, -1);
                 self.log_change(WorldChange::Pods(row, counters));
             }
             Step::Removed { row, in_dry_run, removed } => {
                 if !in_dry_run {
-                    self.assigned.insert(self.assigned.hash(&removed.pod.uid), row);
+                    let hash = self.assigned.hash(&removed.pod.uid);
+                    self.assigned.insert(hash, row, removed.pod.clone());
                 }
                 let counters = self.count_pod(row, &removed.pod, 1);
                 self.nodes.undo_remove_pod(row, removed);
