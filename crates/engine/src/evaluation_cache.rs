@@ -303,6 +303,20 @@ impl EvaluationCache {
             }
             return Ok((id, false));
         }
+        self.prepare(profile, world, states, pod)
+    }
+
+    /// The same for a pod whose template and labels are not known.
+    #[inline(never)]
+    fn prepare(
+        &mut self,
+        profile: &Profile,
+        world: &mut World,
+        states: &PluginStates,
+        pod: &PodInfo,
+    ) -> Result<(CombinationId, bool), Failure> {
+        let version = world.key_version(&pod.template);
+        let is_shared = has_keys_of_template(world, pod);
         let (id, is_new) = self.find_by_keys(profile, world, states, pod).inspect_err(|_| {
             // What the plugins before the one that panicked prepared has no user.
             self.release_unused(world);
@@ -499,6 +513,7 @@ impl EvaluationCache {
         }
     }
 
+    #[cold]
     pub fn forget_all(&mut self, world: &mut World) {
         for id in self.sorted_ids() {
             self.forget(id, world);
@@ -523,9 +538,13 @@ impl EvaluationCache {
 
     /// If there are at least `max` evaluations, drops the least recently used quarter.
     pub fn evict_least_recently_used(&mut self, max: usize, world: &mut World) {
-        if self.cached.len() < max {
-            return;
+        if self.cached.len() >= max {
+            self.evict(max, world);
         }
+    }
+
+    #[cold]
+    fn evict(&mut self, max: usize, world: &mut World) {
         let by_use = self.cached.iter().map(|(id, cached)| (cached.used, CombinationId(id)));
         let mut by_use: Vec<(u64, CombinationId)> = by_use.collect();
         by_use.sort_unstable();

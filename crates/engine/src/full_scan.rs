@@ -204,6 +204,7 @@ impl FullScan {
     }
 
     /// Selects one of the rows with the highest total at random. `Err` when a score is out of range.
+    #[inline(never)]
     pub fn select_node(&mut self, rng: &mut Rng) -> Result<Decision, ScoreOutOfRange> {
         match &self.failure {
             None => Ok(self.pick_best(rng)),

@@ -29,9 +29,7 @@ use std::sync::Arc;
 
 use loadmaster_framework::incremental::ScoreOutOfRange;
 use loadmaster_framework::template::TemplateId;
-use loadmaster_framework::{
-    CycleState, EvaluatorCx, NodeRow, PluginStates, PodInfo, World,
-};
+use loadmaster_framework::{CycleState, EvaluatorCx, NodeRow, PluginStates, PodInfo, World};
 use loadmaster_stdx::Rng;
 
 use crate::combination_id::CombinationId;
@@ -41,7 +39,7 @@ use crate::evaluate::{Evaluation, ExtenderResults, FilterResult, PluginRejection
 pub use crate::evaluation_cache::CacheSize;
 use crate::evaluation_cache::{EvaluationCache, FullScanCache, NodeFilterKeys};
 use crate::full_scan::{FullScan, Scan};
-use crate::guard::{self, PluginPanic};
+use crate::guard::{self, CaughtPanic, PluginPanic};
 use crate::node_rejections::{ChangedRow, NodeRejections};
 use crate::node_sampling::{NodeSampling, RotatingNodeOrder};
 use crate::profile::Profile;
@@ -92,7 +90,7 @@ pub struct Scheduler {
     verify_every: Option<u64>,
     decision_mismatches: Vec<String>,
     /// The cycle state after the last decision, and the plugins that it contains.
-    cycle: (CycleState, Vec<usize>),
+    cycle: Option<(CycleState, Vec<usize>)>,
     names: RowNames,
     /// The feasible nodes that were found last, if a score index found them.
     feasible_nodes: Option<Arc<FeasibleNodes>>,
@@ -111,7 +109,7 @@ impl Scheduler {
             n_decisions: 0,
             verify_every: None,
             decision_mismatches: Vec::new(),
-            cycle: (CycleState::default(), Vec::new()),
+            cycle: None,
             names: RowNames::default(),
             feasible_nodes: None,
         }
@@ -169,19 +167,24 @@ impl Scheduler {
 
     /// Selects a node for a pod. The caller assumes the pod; nodes and pods of the world do not change here.
     pub fn schedule_pod(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
-        let n_panics = guard::n_panics();
-        let slow = self.is_verified(world, pod).then(|| self.evaluate_for_diagnosis(world, pod));
-        let decided = guard::catch_plugin_panic(|| self.schedule_pod_inner(world, pod));
-        let decided = decided.unwrap_or_else(|caught| {
-            let (_, failure) = caught.record(&self.profile);
-            self.reset_caches(world);
-            Decision::Failed(failure.to_string())
-        });
-        // A plugin that panics makes one of the two results fail; that is not a difference.
-        if let Some(slow) = slow.filter(|_| guard::n_panics() == n_panics) {
-            self.verify(world, pod, &slow, &decided);
+        if self.is_verified(world, pod) {
+            return self.schedule_and_verify(world, pod);
         }
-        decided
+        self.schedule_unverified(world, pod)
+    }
+
+    /// The same, not verified.
+    #[inline]
+    fn schedule_unverified(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
+        let decided = guard::catch_plugin_panic(|| self.schedule_pod_inner(world, pod));
+        decided.unwrap_or_else(|caught| self.decide_after_panic(world, caught))
+    }
+
+    #[cold]
+    fn decide_after_panic(&mut self, world: &mut World, caught: CaughtPanic) -> Decision {
+        let (_, failure) = caught.record(&self.profile);
+        self.reset_caches(world);
+        Decision::Failed(failure.to_string())
     }
 
     fn schedule_pod_inner(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
@@ -226,9 +229,14 @@ impl Scheduler {
         if pod.resized.is_some() || !pod.node_name.is_empty() {
             return Ok(Search::PerNode);
         }
-        let mut excluded =
-            self.rows_blocked_by_nominated_pods(world, pod).map_err(Decision::Failed)?;
-        excluded.extend(other_rows(world, options.among));
+        let mut excluded = Vec::new();
+        if world.nominates_any_pod() {
+            let blocked = self.rows_blocked_by_nominated_pods(world, pod);
+            excluded = blocked.map_err(Decision::Failed)?;
+        }
+        if options.among.is_some() {
+            excluded.extend(other_rows(world, options.among));
+        }
         let sampling = self.profile.sampling;
         let n_nodes = world.nodes().len();
         let n_wanted = sampling.num_feasible_nodes_to_find(n_nodes, options.is_scored);
@@ -238,7 +246,7 @@ impl Scheduler {
         let Some(cached) = self.cache.for_full_scan(id) else {
             return Err(Decision::Unschedulable);
         };
-        let FullScanCache { evaluator, has_index, node_rows, results, classes } = cached;
+        let FullScanCache { evaluator, has_index, .. } = cached;
         // Sampling applies to the nodes that PreFilter left, and a failing plugin counts only on nodes that it filters.
         let needs_per_node = evaluator.pre_filter_excludes_nodes()
             || ends_early && !evaluator.per_node_plugins.is_empty();
@@ -252,19 +260,33 @@ impl Scheduler {
         if has_index && excluded.is_empty() && options.among.is_none() {
             return Ok(Search::Index(id));
         }
+        let early = ends_early.then_some(n_wanted);
+        Ok(self.scan(world, pod, (options, &excluded, early), id))
+    }
+
+    /// Scans all nodes for pods with the keys of this combination; not those in `excluded`, and only until `early` feasible ones are found.
+    #[inline(never)]
+    fn scan(
+        &mut self,
+        world: &mut World,
+        pod: &PodInfo,
+        (options, excluded, early): (SearchOptions<'_>, &[NodeRow], Option<usize>),
+        id: CombinationId,
+    ) -> Search {
+        let Some(cached) = self.cache.for_full_scan(id) else { return Search::PerNode };
+        let FullScanCache { evaluator, node_rows, results, classes, .. } = cached;
         world.update_columns();
         let cx = EvaluatorCx { world, states: &self.states };
-        if ends_early {
+        if early.is_some() {
             self.node_order.refresh(world.nodes());
         }
-        let early = ends_early.then_some((&mut self.node_order, n_wanted));
+        let early = early.map(|n_wanted| (&mut self.node_order, n_wanted));
         let results = Some(results).filter(|it| options.may_reuse && it.is_up_to_date(cx));
         let node_rows = options.may_reuse.then(|| {
             node_rows.catch_up(evaluator, cx);
             &*node_rows
         });
         let (profile, states) = (&self.profile, &mut self.states);
-        let excluded = &excluded;
         let scan = Scan {
             evaluator,
             classes,
@@ -282,8 +304,8 @@ impl Scheduler {
         } else {
             self.full_scan.run_filters(scan);
         }
-        self.cycle = (self.full_scan.take_cycle_state(), evaluator.per_node_plugins.clone());
-        Ok(Search::Scan)
+        self.cycle = Some((self.full_scan.take_cycle_state(), evaluator.per_node_plugins.clone()));
+        Search::Scan
     }
 
     /// Takes the cycle state of the last decision for Reserve and the binding cycle. Runs PreFilter and Filter of plugins that
@@ -298,7 +320,7 @@ impl Scheduler {
         pod: &PodInfo,
         row: NodeRow,
     ) -> Result<CycleState, PluginRejection> {
-        let (cycle, included) = std::mem::take(&mut self.cycle);
+        let (cycle, included) = self.cycle.take().unwrap_or_default();
         let users = &self.profile.cycle_state_users;
         let missing: Vec<usize> =
             users.iter().copied().filter(|plugin| !included.contains(plugin)).collect();
@@ -318,6 +340,7 @@ impl Scheduler {
     }
 
     /// Evaluates every node for a pod that is unschedulable, for its diagnosis.
+    #[inline(never)]
     pub fn evaluate_for_diagnosis(&mut self, world: &mut World, pod: &PodInfo) -> Evaluation {
         per_node::evaluate_per_node(&self.profile, world, &mut self.states.clone(), pod)
     }
@@ -452,6 +475,7 @@ impl Scheduler {
         })
     }
 
+    #[cold]
     fn schedule_pod_per_node(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
         let evaluation = self.evaluate_per_node(world, pod, true, &ExtenderResults::default());
         if let Some(failure) = evaluation.failure {

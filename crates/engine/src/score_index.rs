@@ -64,12 +64,23 @@ impl SharedRowIndex {
         results.catch_up(cx);
         let index = self.index.as_mut();
         if !index.is_some_and(|it| it.catch_up(evaluator, results, cx, changes_max)) {
-            self.owner = only_user.filter(|_| evaluator.counts_pods());
-            let key_form = self.owner.map_or(KeyForm::Shared, |_| KeyForm::Counted);
-            self.index = Some(RowIndex::new(evaluator, results, cx, key_form));
-            self.n_built += 1;
+            self.build(evaluator, results, cx, only_user);
         }
         true
+    }
+
+    #[cold]
+    fn build(
+        &mut self,
+        evaluator: &Evaluator,
+        results: &RowResults,
+        cx: EvaluatorCx<'_>,
+        only_user: Option<CombinationId>,
+    ) {
+        self.owner = only_user.filter(|_| evaluator.counts_pods());
+        let key_form = self.owner.map_or(KeyForm::Shared, |_| KeyForm::Counted);
+        self.index = Some(RowIndex::new(evaluator, results, cx, key_form));
+        self.n_built += 1;
     }
 }
 
@@ -92,6 +103,7 @@ type FeasibleRowsKey = (u64, u64, Vec<bool>);
 
 impl ScoreIndex {
     /// The index on an up to date shared one.
+    #[cold]
     pub fn new(evaluator: &Evaluator, shared: &SharedRowIndex, cx: EvaluatorCx<'_>) -> ScoreIndex {
         let index = shared.index.as_ref();
         let index = index.filter(|it| it.key_form == KeyForm::Shared && evaluator.counts_pods());

@@ -47,6 +47,14 @@ impl ClaimUsers {
 
     /// Counts the volumes of a pod that was added to a node or removed from it.
     pub fn count(&mut self, row: NodeRow, pod: &PodInfo, is_added: bool) -> ClaimUsersChange {
+        match pod.template.spec.volumes.is_empty() {
+            true => ClaimUsersChange::default(),
+            false => self.count_volumes(row, pod, is_added),
+        }
+    }
+
+    #[inline(never)]
+    fn count_volumes(&mut self, row: NodeRow, pod: &PodInfo, is_added: bool) -> ClaimUsersChange {
         let mut change = ClaimUsersChange::default();
         for volume in &pod.template.spec.volumes {
             if is_outside_claims(volume) {

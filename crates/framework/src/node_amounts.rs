@@ -105,6 +105,7 @@ impl AllAmounts {
     }
 
     /// Writes what changed since the last time to the columns. To be called before a scan of all nodes.
+    #[inline(never)]
     pub(crate) fn update_columns(&mut self) {
         if self.changed.is_empty() {
             return;

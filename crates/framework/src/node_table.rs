@@ -133,6 +133,24 @@ fn name_in(entries: &[Option<Entry>], row: NodeRow) -> Option<&str> {
 }
 
 impl Entry {
+    #[inline(never)]
+    fn add_host_ports(&mut self, pod: &PodInfo) {
+        self.host_ports.extend(pod.template.host_ports.iter().cloned());
+    }
+
+    /// Removes the host ports of a pod; returns where they were.
+    #[inline(never)]
+    fn remove_host_ports(&mut self, pod: &PodInfo) -> SmallVec<[usize; 1]> {
+        let mut removed = SmallVec::new();
+        for port in &pod.template.host_ports {
+            if let Some(at) = self.host_ports.iter().position(|used| used == port) {
+                self.host_ports.swap_remove(at);
+                removed.push(at);
+            }
+        }
+        removed
+    }
+
     fn count_affinity(&mut self, pod: &PodInfo) {
         self.n_affinity += u32::from(pod.template.has_pod_affinity());
         self.n_required_anti_affinity += u32::from(pod.template.has_required_anti_affinity());
@@ -335,7 +353,9 @@ impl NodeTable {
         let Some(entry) = self.entries[row.index()].as_mut() else { return };
         entry.count_affinity(&pod);
         self.n_required_anti_affinity += usize::from(pod.template.has_required_anti_affinity());
-        entry.host_ports.extend(pod.template.host_ports.iter().cloned());
+        if !pod.template.host_ports.is_empty() {
+            entry.add_host_ports(&pod);
+        }
         entry.pods.push(pod);
     }
 
@@ -358,11 +378,8 @@ impl NodeTable {
         entry.uncount_affinity(&pod);
         self.n_required_anti_affinity -= usize::from(pod.template.has_required_anti_affinity());
         let mut ports = SmallVec::new();
-        for port in &pod.template.host_ports {
-            if let Some(at) = entry.host_ports.iter().position(|used| used == port) {
-                entry.host_ports.swap_remove(at);
-                ports.push(at);
-            }
+        if !pod.template.host_ports.is_empty() {
+            ports = entry.remove_host_ports(&pod);
         }
         self.count_pod(row, pod.requests(), -1);
         Some(RemovedPod { pod, at, ports })

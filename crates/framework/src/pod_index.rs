@@ -181,6 +181,13 @@ impl PodIndexes {
     }
 
     pub fn add_assigned(&mut self, pod: &Arc<PodInfo>) {
+        if !self.is_empty() {
+            self.add_to_assigned(pod);
+        }
+    }
+
+    #[inline(never)]
+    fn add_to_assigned(&mut self, pod: &Arc<PodInfo>) {
         if let Some(pending) = self.pending.get(&pod.uid).cloned() {
             self.remove(&pending, List::Pending);
         }
@@ -188,6 +195,13 @@ impl PodIndexes {
     }
 
     pub fn remove_assigned(&mut self, pod: &PodInfo) {
+        if !self.is_empty() {
+            self.remove_from_assigned(pod);
+        }
+    }
+
+    #[inline(never)]
+    fn remove_from_assigned(&mut self, pod: &PodInfo) {
         self.remove(pod, List::Assigned);
         if let Some(pending) = self.pending.get(&pod.uid).cloned() {
             self.insert(&pending, List::Pending);

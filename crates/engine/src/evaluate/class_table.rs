@@ -43,6 +43,12 @@ impl ClassTable {
             self.rows[id as usize] += 1;
             return id;
         }
+        self.add_class(key)
+    }
+
+    /// Adds a class with this key and one row.
+    #[inline(never)]
+    fn add_class(&mut self, key: &ClassKey) -> u32 {
         let stride = key.len();
         self.n_keys_set += 1;
         let id = match self.free.pop() {
@@ -69,11 +75,16 @@ impl ClassTable {
     /// The class with this key.
     fn find(&self, key: &ClassKey) -> Option<u32> {
         if self.rows.len() > LISTED_MAX {
-            return self.ids.get(key).copied();
+            return self.find_hashed(key);
         }
         // The first element most often differs: not a comparison of bytes by a call.
         let is_it = |id: &u32| self.key(*id, key.len()).iter().eq(key);
         (0..self.rows.len() as u32).filter(is_it).find(|id| !self.free.contains(id))
+    }
+
+    #[inline(never)]
+    fn find_hashed(&self, key: &ClassKey) -> Option<u32> {
+        self.ids.get(key).copied()
     }
 
     /// The keys of all classes, with their ids.
@@ -107,15 +118,20 @@ impl ClassTable {
         let has_new_keys = n_keys_set != self.n_keys_set;
         if has_new_keys {
             self.n_keys_set = n_keys_set;
-            self.keys.clone_from(&shared.keys);
-            for key in own.keys_of(stride + 1) {
-                self.keys.extend_from_slice(&key[..stride]);
-            }
+            self.combine_keys(shared, own, stride);
         }
         self.rows.clear();
         self.rows.extend(shared.rows.iter().zip(n_less).map(|(rows, less)| rows - less));
         self.rows.extend_from_slice(&own.rows);
         has_new_keys
+    }
+
+    #[cold]
+    fn combine_keys(&mut self, shared: &ClassTable, own: &ClassTable, stride: usize) {
+        self.keys.clone_from(&shared.keys);
+        for key in own.keys_of(stride + 1) {
+            self.keys.extend_from_slice(&key[..stride]);
+        }
     }
 
     /// Takes over the keys of another table.

@@ -160,6 +160,7 @@ impl Evaluator {
     }
 
     /// Whether no counter counts any pod, so that all rows have their shared class keys.
+    #[inline(never)]
     pub fn counts_nothing(&self, world: &World) -> bool {
         !self.parts.iter().any(|part| part.counts_any(world))
     }
@@ -227,6 +228,7 @@ impl Evaluator {
     }
 
     /// Whether the meaning of the class keys changed, so that the evaluator must be built again.
+    #[inline(never)]
     pub fn is_stale(&self, cx: EvaluatorCx<'_>) -> bool {
         self.parts.iter().any(|part| part.enter(ExtensionPoint::Prepare).is_stale(cx))
     }
@@ -419,6 +421,13 @@ impl Evaluator {
     pub fn filter_classes(&self, cx: EvaluatorCx<'_>, table: &mut ClassTable) {
         table.feasible.clear();
         table.feasible.extend(table.rows.iter().map(|rows| *rows > 0));
+        if self.filters_classes() {
+            self.reject_classes(cx, table);
+        }
+    }
+
+    #[inline(never)]
+    fn reject_classes(&self, cx: EvaluatorCx<'_>, table: &mut ClassTable) {
         for part in self.summary.class_filters.iter().map(|at| &self.parts[*at]) {
             for (class, feasible) in table.feasible.iter_mut().enumerate() {
                 if *feasible {

@@ -120,6 +120,13 @@ impl RowResults {
             rows.for_each(|row| self.compute_row(cx, row));
             return true;
         }
+        self.compute_listed(cx, rows);
+        true
+    }
+
+    /// Computes these rows, one plugin after the other.
+    #[inline(never)]
+    fn compute_listed(&mut self, cx: EvaluatorCx<'_>, rows: impl Iterator<Item = NodeRow>) {
         self.changed.clear();
         for row in rows {
             self.of_row[row.index()] = REJECTED;
@@ -131,7 +138,6 @@ impl RowResults {
             part.enter(ExtensionPoint::Filter).filter_listed_rows(cx, &mut self.changed);
         }
         self.score_changed(cx);
-        true
     }
 
     fn score_changed(&mut self, cx: EvaluatorCx<'_>) {
@@ -151,6 +157,7 @@ impl RowResults {
         }
     }
 
+    #[cold]
     fn compute_all(&mut self, cx: EvaluatorCx<'_>) {
         let mut set = cx.nodes().columns().occupied.clone();
         self.of_row.clear();

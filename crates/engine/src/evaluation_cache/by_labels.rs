@@ -75,6 +75,7 @@ impl Equivalent<Box<[Option<Str>]>> for Values<'_> {
 
 impl ByLabels {
     /// The combination of a template, as computed for another one in this version of the world.
+    #[inline(never)]
     pub fn get(&self, template: &PodTemplate, version: KeyVersion) -> Option<CombinationId> {
         let known = self.known.get(&template.shared_id).filter(|it| it.version == version)?;
         let LabelsRead::Keys(keys) = &known.reads else { return None };

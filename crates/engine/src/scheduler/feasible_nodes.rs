@@ -176,7 +176,7 @@ impl Scheduler {
         among: Option<&[NodeRow]>,
     ) -> Result<FeasibleRows, Decision> {
         self.n_decisions += 1;
-        self.cycle = Default::default();
+        self.cycle = None;
         if let Some(totals) = among.and_then(|rows| self.indexed_totals(world, pod, rows)) {
             return Ok(FeasibleRows::Rows(totals));
         }

@@ -10,11 +10,16 @@ use crate::evaluate::{PluginRejection, per_node};
 impl Scheduler {
     /// The row of the pod's nominated node, if the pod fits there (upstream's `evaluateNominatedNode`).
     pub fn evaluate_nominated_node(&mut self, world: &mut World, pod: &PodInfo) -> Option<NodeRow> {
-        self.cycle = Default::default();
+        self.cycle = None;
         self.node_order.rejected_nominated_node = None;
         if pod.nominated_node_name.is_empty() {
             return None;
         }
+        self.filter_nominated_node(world, pod)
+    }
+
+    #[inline(never)]
+    fn filter_nominated_node(&mut self, world: &mut World, pod: &PodInfo) -> Option<NodeRow> {
         let row = world.nodes().row(&pod.nominated_node_name)?;
         let states = &mut self.states;
         let results =
@@ -27,6 +32,7 @@ impl Scheduler {
 
     /// Rows on which the pod does not fit because of pods that are nominated to them. Other rows with nominated pods are
     /// evaluated like any row.
+    #[inline(never)]
     pub(super) fn rows_blocked_by_nominated_pods(
         &mut self,
         world: &mut World,

@@ -32,21 +32,33 @@ impl Scheduler {
     /// Whether the next decision is verified. Never with nominated pods or node sampling, where the per-node evaluation may
     /// differ.
     pub(super) fn is_verified(&self, world: &World, pod: &PodInfo) -> bool {
-        self.verify_every.is_some_and(|n| (self.n_decisions + 1).is_multiple_of(n))
+        self.verify_every.is_some_and(|n| self.is_nth_verified(n, world, pod))
+    }
+
+    #[cold]
+    fn is_nth_verified(&self, n: u64, world: &World, pod: &PodInfo) -> bool {
+        (self.n_decisions + 1).is_multiple_of(n)
             && self.profile.sampling == NodeSampling::All
             && world.nominated_nodes().next().is_none()
             && pod.nominated_node_name.is_empty()
             && pod.node_name.is_empty()
     }
 
+    /// A decision that is compared with the per-node evaluation.
+    #[cold]
+    pub(super) fn schedule_and_verify(&mut self, world: &mut World, pod: &PodInfo) -> Decision {
+        let n_panics = guard::n_panics();
+        let slow = self.evaluate_for_diagnosis(world, pod);
+        let decided = self.schedule_unverified(world, pod);
+        // A plugin that panics makes one of the two results fail; that is not a difference.
+        if guard::n_panics() == n_panics {
+            self.verify(world, pod, &slow, &decided);
+        }
+        decided
+    }
+
     /// Compares a decision with the per-node evaluation.
-    pub(super) fn verify(
-        &mut self,
-        world: &World,
-        pod: &PodInfo,
-        slow: &Evaluation,
-        decided: &Decision,
-    ) {
+    fn verify(&mut self, world: &World, pod: &PodInfo, slow: &Evaluation, decided: &Decision) {
         let selected_among = self.best_rows(world, pod);
         let is_right = match decided {
             Decision::Failed(_) => true,

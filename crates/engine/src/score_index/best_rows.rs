@@ -52,6 +52,7 @@ impl<'a> BestRows<'a> {
     }
 
     /// If no rows are counted, all rows of a bucket have the same total.
+    #[inline(never)]
     fn find_uncounted(&mut self) {
         let table = self.classes.table;
         let classes = table.feasible.iter().zip(&table.offsets).enumerate();
@@ -207,6 +208,11 @@ impl<'a> BestRows<'a> {
                 }
             }
         }
+        self.pick_listed(rng)
+    }
+
+    #[cold]
+    fn pick_listed(&self, rng: &mut Rng) -> Option<NodeRow> {
         let rows: Vec<NodeRow> = self.rows().collect();
         (!rows.is_empty()).then(|| *rng.pick(&rows))
     }

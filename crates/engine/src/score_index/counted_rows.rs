@@ -49,24 +49,47 @@ impl CountedRows {
     ) -> Option<()> {
         let class_changes = index.class_changes_since(cursor)?;
         let changes = cx.world.changes_since(cursor)?;
-        let mut apply = |change: &WorldChange| {
-            if let WorldChange::Pods(row, counters) = *change
-                && evaluator.may_change_class(KeyForm::Counted, counters)
-            {
-                self.update(evaluator, index, cx, row);
-            }
-        };
         // Most often one, the placement of the pod that was scheduled with these keys before, and a removed pod now and then.
         if let Some(known) = evaluator.class_changes_since(cx.world, cursor) {
-            let known = known.iter().rev();
-            known.filter_map(|seq| changes.get((seq - cursor) as usize)).for_each(apply);
+            for seq in known.iter().rev() {
+                if let Some(change) = changes.get((seq - cursor) as usize) {
+                    self.apply_change(evaluator, index, cx, change);
+                }
+            }
         } else {
-            let changed_at = evaluator.classes_changed_at(cx.world);
-            let changes = (cursor..).zip(changes).take_while(|(seq, _)| Some(*seq) <= changed_at);
-            changes.for_each(|(_, change)| apply(change));
+            self.apply_changes(evaluator, index, cx, (cursor, changes));
         }
         class_changes.for_each(|row| self.update(evaluator, index, cx, row));
         Some(())
+    }
+
+    /// Applies those of these changes that changed the pods that counters count. `seq` is the sequence number of the first one.
+    #[inline(never)]
+    fn apply_changes(
+        &mut self,
+        evaluator: &Evaluator,
+        index: &RowIndex,
+        cx: EvaluatorCx<'_>,
+        (seq, changes): (u64, &[WorldChange]),
+    ) {
+        let changed_at = evaluator.classes_changed_at(cx.world);
+        let changes = (seq..).zip(changes).take_while(|(seq, _)| Some(*seq) <= changed_at);
+        changes.for_each(|(_, change)| self.apply_change(evaluator, index, cx, change));
+    }
+
+    #[inline]
+    fn apply_change(
+        &mut self,
+        evaluator: &Evaluator,
+        index: &RowIndex,
+        cx: EvaluatorCx<'_>,
+        change: &WorldChange,
+    ) {
+        if let WorldChange::Pods(row, counters) = *change
+            && evaluator.may_change_class(KeyForm::Counted, counters)
+        {
+            self.update(evaluator, index, cx, row);
+        }
     }
 
     /// Makes `all_classes` a table of all classes. Those of counted rows begin after those of the index.
@@ -75,11 +98,16 @@ impl CountedRows {
         let has_new_keys =
             self.all_classes.combine(&index.table, &self.n_counted, &self.table, stride);
         if has_new_keys {
-            self.shared_classes.clear();
-            self.shared_classes.extend(0..index.table.len() as u32);
-            let own = self.table.keys_of(stride + 1).map(|key| key[stride] as u32);
-            self.shared_classes.extend(own);
+            self.find_shared_classes(index, stride);
         }
+    }
+
+    #[cold]
+    fn find_shared_classes(&mut self, index: &RowIndex, stride: usize) {
+        self.shared_classes.clear();
+        self.shared_classes.extend(0..index.table.len() as u32);
+        let own = self.table.keys_of(stride + 1).map(|key| key[stride] as u32);
+        self.shared_classes.extend(own);
     }
 
     /// By class in `all_classes`: the class in the shared index that its rows have.

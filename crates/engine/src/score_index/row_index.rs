@@ -90,6 +90,7 @@ impl RowIndex {
         self.pod_scores
     }
 
+    #[cold]
     fn grow(&mut self, evaluator: &Evaluator, n_rows: usize) {
         self.buckets.grow(n_rows);
         self.node_passes.resize(n_rows, 0);
@@ -150,6 +151,7 @@ impl RowIndex {
     ///
     /// An index that has not been used for a while is in no cache of the processor. The loads here do not wait for each other, because nothing
     /// branches on what was read.
+    #[inline(never)]
     fn find_effective(
         &mut self,
         evaluator: &Evaluator,
@@ -195,11 +197,16 @@ impl RowIndex {
 
     fn remember(&mut self, change: ClassChange) {
         if self.class_changes.len() >= CLASS_CHANGES_MAX.min(2 * self.node_passes.len()) {
-            let half = self.class_changes.len() / 2;
-            self.class_changes_since = self.class_changes.get(half).map_or(change.seq, |it| it.seq);
-            self.class_changes.drain(..half);
+            self.forget_half_of_changes(change.seq);
         }
         self.class_changes.push(change);
+    }
+
+    #[cold]
+    fn forget_half_of_changes(&mut self, seq: u64) {
+        let half = self.class_changes.len() / 2;
+        self.class_changes_since = self.class_changes.get(half).map_or(seq, |it| it.seq);
+        self.class_changes.drain(..half);
     }
 
     /// The class of a row and its score, if it has one.
@@ -208,6 +215,7 @@ impl RowIndex {
     }
 
     /// Updates a row whose node was added, updated or deleted.
+    #[inline(never)]
     fn update_node(
         &mut self,
         evaluator: &Evaluator,
@@ -256,18 +264,28 @@ impl RowIndex {
             }
             return;
         };
-        if evaluator.may_change_class(self.key_form, counters) {
-            let known = self.table.key(class, evaluator.class_key_len());
-            evaluator.update_class_key(self.key_form, cx, row, known, &mut self.key);
-            if *known != *self.key {
-                self.remove_row(evaluator, row);
-                self.insert_row(row, score);
-                return;
-            }
-        }
-        if old != score {
+        if evaluator.may_change_class(self.key_form, counters)
+            && self.has_other_key(evaluator, cx, row, class)
+        {
+            self.remove_row(evaluator, row);
+            self.insert_row(row, score);
+        } else if old != score {
             self.buckets.set_score(row, class, score);
         }
+    }
+
+    /// Whether the class key of a row with this class is another one now: that in `key`.
+    #[inline(never)]
+    fn has_other_key(
+        &mut self,
+        evaluator: &Evaluator,
+        cx: EvaluatorCx<'_>,
+        row: NodeRow,
+        class: u32,
+    ) -> bool {
+        let known = self.table.key(class, evaluator.class_key_len());
+        evaluator.update_class_key(self.key_form, cx, row, known, &mut self.key);
+        *known != *self.key
     }
 
     /// Adds a row to the class with the key in `key`.

@@ -41,10 +41,10 @@ struct ContributionKey {
 }
 
 /// The labels with one of these keys.
-fn projected<'a>(labels: &'a Labels, keys: &'a BTreeSet<Str>) -> SmallVec<[(&'a Str, &'a Str); 4]> {
+fn projected<'a>(labels: &'a Labels, keys: &'a [Str]) -> SmallVec<[(&'a Str, &'a Str); 4]> {
     match keys.len() <= labels.len() {
         true => keys.iter().filter_map(|key| Some((key, labels.get(key)?))).collect(),
-        false => labels.iter().filter(|(key, _)| keys.contains(*key)).collect(),
+        false => labels.iter().filter(|(key, _)| keys.contains(key)).collect(),
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) struct Contributions {
     /// Most counters count the pods of one namespace.
     by_namespace: SlotsByNamespace,
     /// The labels that some counter reads.
-    label_keys: BTreeSet<Str>,
+    label_keys: Vec<Str>,
     /// The class of the last template with a shared part.
     last: Map<SharedTemplateId, LastClass>,
     terms: AffinityTerms,
@@ -162,6 +162,7 @@ impl Contributions {
     }
 
     /// The class of a template, which is created if it does not exist.
+    #[inline(never)]
     fn class_of(&mut self, pod: &PodTemplate, sums: &mut Sums<'_>) -> ContributionClassId {
         let terms = self.terms.terms_of(pod);
         let found = {
@@ -290,7 +291,7 @@ impl Contributions {
         self.by_namespace.clear();
         self.last.clear();
         self.free.clear();
-        self.label_keys = label_keys;
+        self.label_keys = label_keys.into_iter().collect();
     }
 
     /// Adds a pod to its class without counting it, because the counters have it already.

@@ -21,6 +21,11 @@ impl World {
         !self.nominated.is_empty() && !self.nominated_pods_for_node(name()).is_empty()
     }
 
+    /// Whether a pod is nominated to any node.
+    pub fn nominates_any_pod(&self) -> bool {
+        !self.nominated.is_empty()
+    }
+
     /// Names of the nodes that pods are nominated to, sorted.
     pub fn nominated_nodes(&self) -> impl Iterator<Item = &Str> {
         self.nominated.keys()

@@ -105,6 +105,7 @@ impl ColumnScorer {
         })
     }
 
+    #[cold]
     fn exact(&self, nodes: &NodeTable, at: usize) -> i64 {
         self.formula.score(self.columns.row_amounts(nodes, at))
     }

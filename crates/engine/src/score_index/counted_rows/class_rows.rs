@@ -39,17 +39,24 @@ impl ClassRows {
     pub fn set(&mut self, row: NodeRow, class: Option<u32>) {
         let before = self.class(row);
         self.classes.set(row.index(), class.map_or(0, |class| u64::from(class) + 1));
-        let Some(lists) = self.lists.get_mut() else { return };
-        if let Some(before) = before {
-            lists.remove(row, before);
-        }
-        if let Some(class) = class {
-            lists.add(row, class);
+        if let Some(lists) = self.lists.get_mut() {
+            lists.set(row, before, class);
         }
     }
 }
 
 impl RowLists {
+    /// Gives a row another class.
+    #[inline(never)]
+    fn set(&mut self, row: NodeRow, before: Option<u32>, class: Option<u32>) {
+        if let Some(before) = before {
+            self.remove(row, before);
+        }
+        if let Some(class) = class {
+            self.add(row, class);
+        }
+    }
+
     fn new(classes: &PackedList) -> RowLists {
         let mut lists = RowLists::default();
         for (at, number) in classes.not_zero() {
