@@ -2,8 +2,9 @@
 kubectl=$1
 export KUBECONFIG=$2
 cd "$(dirname "$0")" || exit 2
-# A definition is deleted after its objects, which takes a real API server more than 30 seconds at times.
-t(){ echo "\$ kubectl $*"; timeout 90 "$kubectl" "$@" 2>&1; echo "= $?"; }
+# A definition is deleted after its objects. A real API server looks every five seconds, for a minute, whether they are gone, and if not, does
+# it all again: that takes up to two minutes at times.
+t(){ echo "\$ kubectl $*"; timeout 180 "$kubectl" "$@" 2>&1; echo "= $?"; }
 c(){ echo "\$ create <<< $1"; echo "$1" | timeout 30 "$kubectl" create -f - 2>&1; }
 # A crew with a spec, and a definition whose spec has a schema.
 w(){ c '{"apiVersion":"example.com/v1","kind":"Crew","metadata":{"name":"bad"},"spec":'"$1"'}'; }
