@@ -309,7 +309,7 @@ pub struct NodeClasses<'a> {
     pub key_len: usize,
     /// Number of rows per class that passed every row-local filter.
     pub rows: &'a [u32],
-    /// By class: whether it passed the class filters so far.
+    /// By class: whether it has rows, and passed the class filters so far.
     pub feasible: &'a [bool],
 }
 
