@@ -88,7 +88,6 @@ pub(crate) struct CachedEvaluation {
 /// The cached evaluation of a combination of keys, as a full scan needs it.
 pub(crate) struct FullScanCache<'a> {
     pub evaluator: &'a Evaluator,
-    pub has_index: bool,
     pub node_rows: &'a mut NodeRows,
     pub results: &'a RowResults,
     pub classes: &'a mut RowClasses,
@@ -263,12 +262,16 @@ impl EvaluationCache {
         Some((cached, results, shared))
     }
 
+    /// The evaluator of a combination, and whether it has a score index.
+    pub fn evaluator(&self, id: CombinationId) -> Option<(&Evaluator, bool)> {
+        self.cached.get(id.0).map(|cached| (&cached.evaluator, cached.index.is_some()))
+    }
+
     /// A cached evaluation with what a full scan reads and updates.
     pub fn for_full_scan(&mut self, id: CombinationId) -> Option<FullScanCache<'_>> {
         let cached = self.cached.get(id.0)?;
         Some(FullScanCache {
             evaluator: &cached.evaluator,
-            has_index: cached.index.is_some(),
             node_rows: self.node_rows.get_mut(cached.node_rows)?,
             results: self.row_results.get(cached.row_results)?,
             classes: self.row_classes.get_mut(cached.row_classes)?,
@@ -303,10 +306,10 @@ impl EvaluationCache {
             }
             return Ok((id, false));
         }
-        self.prepare(profile, world, states, pod)
+        self.prepare(profile, world, states, pod, is_shared.then_some(version))
     }
 
-    /// The same for a pod whose template and labels are not known.
+    /// The same for a pod whose template and labels are not known. `version` is that of the template's keys, if the pod has these.
     #[inline(never)]
     fn prepare(
         &mut self,
@@ -314,14 +317,13 @@ impl EvaluationCache {
         world: &mut World,
         states: &PluginStates,
         pod: &PodInfo,
+        version: Option<KeyVersion>,
     ) -> Result<(CombinationId, bool), Failure> {
-        let version = world.key_version(&pod.template);
-        let is_shared = has_keys_of_template(world, pod);
         let (id, is_new) = self.find_by_keys(profile, world, states, pod).inspect_err(|_| {
             // What the plugins before the one that panicked prepared has no user.
             self.release_unused(world);
         })?;
-        if is_shared {
+        if let Some(version) = version {
             self.by_template.insert(pod.template.id, version, id);
             let (usages, cx) = (&self.usages, EvaluatorCx { world, states });
             let label_keys = || by_labels::label_keys(usages, profile, cx, pod);

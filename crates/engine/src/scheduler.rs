@@ -243,10 +243,9 @@ impl Scheduler {
         let finds_all = n_wanted >= n_nodes || !options.may_end_early;
         let ends_early = !finds_all && options.among.is_none();
         let id = self.refresh(world, pod, options.may_reuse && finds_all)?;
-        let Some(cached) = self.cache.for_full_scan(id) else {
+        let Some((evaluator, has_index)) = self.cache.evaluator(id) else {
             return Err(Decision::Unschedulable);
         };
-        let FullScanCache { evaluator, has_index, .. } = cached;
         // Sampling applies to the nodes that PreFilter left, and a failing plugin counts only on nodes that it filters.
         let needs_per_node = evaluator.pre_filter_excludes_nodes()
             || ends_early && !evaluator.per_node_plugins.is_empty();
@@ -274,7 +273,7 @@ impl Scheduler {
         id: CombinationId,
     ) -> Search {
         let Some(cached) = self.cache.for_full_scan(id) else { return Search::PerNode };
-        let FullScanCache { evaluator, node_rows, results, classes, .. } = cached;
+        let FullScanCache { evaluator, node_rows, results, classes } = cached;
         world.update_columns();
         let cx = EvaluatorCx { world, states: &self.states };
         if early.is_some() {

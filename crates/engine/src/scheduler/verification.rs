@@ -39,7 +39,7 @@ impl Scheduler {
     fn is_nth_verified(&self, n: u64, world: &World, pod: &PodInfo) -> bool {
         (self.n_decisions + 1).is_multiple_of(n)
             && self.profile.sampling == NodeSampling::All
-            && world.nominated_nodes().next().is_none()
+            && !world.nominates_any_pod()
             && pod.nominated_node_name.is_empty()
             && pod.node_name.is_empty()
     }

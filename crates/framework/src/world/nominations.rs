@@ -18,7 +18,7 @@ impl World {
     /// Whether pods are nominated to the node in this row.
     pub fn has_nominated_pods(&self, row: NodeRow) -> bool {
         let name = || self.node(row).map_or("", |node| node.name());
-        !self.nominated.is_empty() && !self.nominated_pods_for_node(name()).is_empty()
+        self.nominates_any_pod() && !self.nominated_pods_for_node(name()).is_empty()
     }
 
     /// Whether a pod is nominated to any node.

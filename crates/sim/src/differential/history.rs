@@ -145,9 +145,9 @@ impl History {
         }
         self.scheduler.set_next_start_node_index(start);
         let decision = self.scheduler.schedule_pod(&mut self.cluster.world, &expected.info);
-        let selected_among = match self.cluster.world.nominated_nodes().next() {
-            None => self.scheduler.best_rows(&self.cluster.world, &expected.info),
-            Some(_) => None,
+        let selected_among = match self.cluster.world.nominates_any_pod() {
+            false => self.scheduler.best_rows(&self.cluster.world, &expected.info),
+            true => None,
         };
         let next_start = self.scheduler.next_start_node_index();
         if !totals_first {

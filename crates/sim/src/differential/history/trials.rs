@@ -26,7 +26,7 @@ impl History {
             trial.evict(&uid);
         }
         for (pod, info) in pods {
-            if info.resized.is_none() && trial.nominated_nodes().next().is_none() {
+            if info.resized.is_none() && !trial.nominates_any_pod() {
                 let fast = self.scheduler.feasible_total_scores(trial.world_mut(), &info);
                 let states = &mut self.profile.states.clone();
                 let world = trial.world_mut();
