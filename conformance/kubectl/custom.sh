@@ -2,8 +2,7 @@
 kubectl=$1
 export KUBECONFIG=$2
 cd "$(dirname "$0")" || exit 2
-# A definition is deleted after its objects. A real API server looks every five seconds, for a minute, whether they are gone, and if not, does
-# it all again: that takes up to two minutes at times.
+# A definition is deleted after its objects. A real API server waits up to a minute for these to vanish, and if they have not, tries again.
 t(){ echo "\$ kubectl $*"; timeout 180 "$kubectl" "$@" 2>&1; echo "= $?"; }
 c(){ echo "\$ create <<< $1"; echo "$1" | timeout 30 "$kubectl" create -f - 2>&1; }
 # A crew with a spec, and a definition whose spec has a schema.
