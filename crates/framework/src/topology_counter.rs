@@ -158,7 +158,7 @@ impl FromIterator<TopologyCounterId> for TopologyCounterSet {
 pub struct TopologyCounter {
     spec: Arc<dyn TopologyCounterSpec>,
     namespace: Option<Str>,
-    domains: SmallVec<[TopologyDomains; 1]>,
+    domains: SmallVec<[TopologyDomains; 2]>,
     /// By row; `None` if all nodes count.
     eligible: Option<Vec<bool>>,
     serial: u32,
@@ -217,7 +217,7 @@ pub(crate) struct CounterDeltas {
     counters: TopologyCounterSet,
 }
 
-type KeyDeltas = SmallVec<[(LabelKeyId, i64); 1]>;
+type KeyDeltas = SmallVec<[(LabelKeyId, i64); 2]>;
 
 /// Maximum number of counters without users that stay for later pods.
 const IDLE_COUNTERS_MAX: usize = 256;

@@ -8,6 +8,7 @@ use loadmaster_api::{
 };
 use loadmaster_framework::topology_counter::{AssignedPod, TopologyCounterSpec, TopologyDeltas};
 use loadmaster_framework::{Failure, NodeInfo, PodInfo, PodTemplate};
+use smallvec::{SmallVec, smallvec};
 
 use crate::tolerations::TolerationMatcher;
 
@@ -214,10 +215,10 @@ impl<'a> ConstraintParser<'a> {
     }
 }
 
-/// Counts the pods that match a constraint, by domain; the world maintains the counter.
+/// Counts the pods that match constraints, by domain; the world maintains the counter.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct MatchCounter {
-    key: [Str; 1],
+    keys: SmallVec<[Str; 2]>,
     pods: MatchingPods,
     /// `None`: every node counts.
     nodes: Option<NodeInclusion>,
@@ -238,15 +239,37 @@ impl MatchCounter {
 
     /// The same pods, counted on all nodes.
     pub(super) fn on_all_nodes(constraint: &Constraint) -> MatchCounter {
-        let key = [constraint.key.clone()];
-        MatchCounter { key, pods: constraint.pods.clone(), nodes: None, wants_min: false }
+        let keys = smallvec![constraint.key.clone()];
+        MatchCounter { keys, pods: constraint.pods.clone(), nodes: None, wants_min: false }
+    }
+
+    /// Adds the counter of a constraint to those of others of the same pod: constraints that count the same pods on the same nodes, as the
+    /// default ones do, have one. Returns its position, and that of the topology key in it.
+    pub(super) fn add_to(self, counters: &mut SmallVec<[MatchCounter; 2]>) -> (usize, usize) {
+        let counts_the_same = |other: &MatchCounter| {
+            (&self.pods, &self.nodes, self.wants_min)
+                == (&other.pods, &other.nodes, other.wants_min)
+        };
+        let Some(at) = counters.iter().position(counts_the_same) else {
+            counters.push(self);
+            return (counters.len() - 1, 0);
+        };
+        let keys = &mut counters[at].keys;
+        let nth = keys.iter().position(|key| self.keys.contains(key));
+        (
+            at,
+            nth.unwrap_or_else(|| {
+                keys.extend(self.keys);
+                keys.len() - 1
+            }),
+        )
     }
 }
 
 impl TopologyCounterSpec for MatchCounter {
     fn delta(&self, pod: &AssignedPod<'_>, out: &mut TopologyDeltas) {
         if self.pods.matches(pod.namespace, pod.labels, pod.terminating) {
-            out.add(&self.key[0], 1);
+            self.keys.iter().for_each(|key| out.add(key, 1));
         }
     }
 
@@ -271,6 +294,50 @@ impl TopologyCounterSpec for MatchCounter {
     }
 
     fn topology_keys(&self) -> &[Str] {
-        &self.key
+        &self.keys
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loadmaster_framework::{FeatureGates, World};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The places of the counters of a pod's soft constraints.
+    fn places(constraints: Value) -> Vec<(usize, usize)> {
+        let pod = json!({"metadata": {"name": "pod", "namespace": "a", "labels": {"app": "web"}},
+            "spec": {"topologySpreadConstraints": constraints}});
+        let pod = World::default().parse_pod(&serde_json::from_value(pod).unwrap()).unwrap();
+        let parser = ConstraintParser::new(
+            &pod.template,
+            TolerationMatcher::new(&FeatureGates::default()),
+            true,
+            false,
+        );
+        let written = &pod.template.spec.topology_spread_constraints;
+        let constraints = parser.own_constraints(written, "ScheduleAnyway").unwrap();
+        let mut counters = SmallVec::new();
+        let counter_of = |constraint| MatchCounter::for_score(constraint).add_to(&mut counters);
+        constraints.iter().map(counter_of).collect()
+    }
+
+    #[test]
+    fn constraints_that_count_the_same_pods_on_the_same_nodes_have_one_counter() {
+        let with = |key: &str, app: &str, taints: &str| {
+            json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {"app": app}}, "nodeTaintsPolicy": taints})
+        };
+        let of = |key| with(key, "web", "Ignore");
+        let check = |constraints: Value, want: &[(usize, usize)]| {
+            assert_eq!(places(constraints.clone()), want, "{constraints}");
+        };
+        check(json!([of("zone")]), &[(0, 0)]);
+        check(json!([of("zone"), of("host")]), &[(0, 0), (0, 1)]);
+        check(json!([of("zone"), of("host"), of("zone")]), &[(0, 0), (0, 1), (0, 0)]);
+        check(json!([of("zone"), with("host", "other", "Ignore")]), &[(0, 0), (1, 0)]);
+        let others = json!([of("zone"), with("host", "web", "Honor"), of("rack")]);
+        check(others, &[(0, 0), (1, 0), (0, 1)]);
     }
 }

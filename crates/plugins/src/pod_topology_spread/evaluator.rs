@@ -78,7 +78,7 @@ impl Incremental for PodTopologySpread {
             return PrepareResult::Skip;
         }
         let hard = hard.iter().map(|(it, itself)| HardConstraint::new(cx, it, *itself)).collect();
-        let soft = key.soft.iter().map(|constraint| SoftConstraint::new(cx, constraint)).collect();
+        let soft = SoftConstraint::all(cx, &key.soft);
         let evaluator = PodTopologySpreadEvaluator { hard, soft, all_keys: key.all_keys };
         if evaluator.is_stale(cx.cx()) {
             return PrepareResult::PerNode;
@@ -100,10 +100,28 @@ struct PodTopologySpreadEvaluator {
     all_keys: bool,
 }
 
+/// The sums of a counter for one of its topology keys.
+#[derive(Clone, Copy)]
+struct CounterSums {
+    counter: TopologyCounterId,
+    /// Position of the key in the counter.
+    nth: usize,
+}
+
+impl CounterSums {
+    fn domains(self, world: &World) -> Option<&TopologyDomains> {
+        world.topology_counter(self.counter).domains().get(self.nth)
+    }
+
+    fn pod_count(self, world: &World, domain: LabelValueId) -> i64 {
+        self.domains(world).map_or(0, |domains| domains.domain_sum(domain))
+    }
+}
+
 /// A hard constraint. Its key element is the count of the row's domain if every domain has one node,
 /// else the domain.
 struct HardConstraint {
-    counter: TopologyCounterId,
+    sums: CounterSums,
     key: LabelKeyId,
     is_unique: bool,
     /// 1 if the incoming pod matches the selector itself, else 0 (upstream's `selfMatchNum`).
@@ -117,7 +135,7 @@ impl HardConstraint {
         let counter = cx.topology_counter(MatchCounter::for_filter(constraint));
         let key = cx.label_column(&constraint.key);
         HardConstraint {
-            counter,
+            sums: CounterSums { counter, nth: 0 },
             key,
             is_unique: cx.world().nodes().labels().column(key).is_unique(),
             self_match_num: i64::from(itself),
@@ -128,11 +146,11 @@ impl HardConstraint {
 
     fn key_element(&self, world: &World, row: NodeRow, count: impl CountPods) -> i64 {
         let domain = world.nodes().labels().column(self.key).value(row);
-        if self.is_unique { count(self.counter, domain) } else { i64::from(domain.0) }
+        if self.is_unique { count(self.sums, domain) } else { i64::from(domain.0) }
     }
 
     fn allows(&self, world: &World, key_element: i64) -> bool {
-        let Some(domains) = domains(world, self.counter) else { return true };
+        let Some(domains) = self.sums.domains(world) else { return true };
         let count = if self.is_unique {
             key_element
         } else {
@@ -155,31 +173,58 @@ struct SoftConstraint {
 /// Where the counts of a soft constraint come from.
 enum CountSource {
     /// Domains of several nodes: looked up once per class.
-    Shared(TopologyCounterId),
+    Shared(CounterSums),
     /// Domains of one node each, for keys other than the host name.
-    Unique(TopologyCounterId),
+    Unique(CounterSums),
     /// Host names: pods also count on nodes that the inclusion policies exclude.
-    Hostname(TopologyCounterId),
+    Hostname(CounterSums),
     /// Several nodes with the same host name, which is an error of the cluster: counted for every
     /// row.
     SharedHostname(MatchingPods),
 }
 
 impl SoftConstraint {
-    fn new(cx: &mut PrepareCx<'_>, constraint: &Constraint) -> SoftConstraint {
+    /// Those of a pod.
+    fn all(cx: &mut PrepareCx<'_>, constraints: &[Constraint]) -> SmallVec<[SoftConstraint; 2]> {
+        let mut counters = SmallVec::new();
+        let mut add = |constraint| {
+            let counter = SoftConstraint::counter(cx, constraint);
+            counter.map(|counter| counter.add_to(&mut counters))
+        };
+        let places: SmallVec<[_; 2]> = constraints.iter().map(&mut add).collect();
+        let ids: SmallVec<[_; 2]> =
+            counters.into_iter().map(|counter| cx.topology_counter(counter)).collect();
+        let sums = places.into_iter().map(|place| {
+            let (at, nth) = place?;
+            Some(CounterSums { counter: ids[at], nth })
+        });
+        let new = |(constraint, sums)| SoftConstraint::new(cx, constraint, sums);
+        constraints.iter().zip(sums).map(new).collect()
+    }
+
+    /// What counts its pods; `None` if no counter can.
+    fn counter(cx: &mut PrepareCx<'_>, constraint: &Constraint) -> Option<MatchCounter> {
         let key = cx.label_column(&constraint.key);
         let is_unique = cx.world().nodes().labels().column(key).is_unique();
-        let source = match (constraint.key == HOSTNAME, is_unique) {
-            (false, false) => {
-                CountSource::Shared(cx.topology_counter(MatchCounter::for_score(constraint)))
-            }
-            (false, true) => {
-                CountSource::Unique(cx.topology_counter(MatchCounter::for_score(constraint)))
-            }
-            (true, true) => {
-                CountSource::Hostname(cx.topology_counter(MatchCounter::on_all_nodes(constraint)))
-            }
-            (true, false) => CountSource::SharedHostname(constraint.pods.clone()),
+        match (constraint.key == HOSTNAME, is_unique) {
+            (false, _) => Some(MatchCounter::for_score(constraint)),
+            (true, true) => Some(MatchCounter::on_all_nodes(constraint)),
+            (true, false) => None,
+        }
+    }
+
+    fn new(
+        cx: &mut PrepareCx<'_>,
+        constraint: &Constraint,
+        sums: Option<CounterSums>,
+    ) -> SoftConstraint {
+        let key = cx.label_column(&constraint.key);
+        let is_unique = cx.world().nodes().labels().column(key).is_unique();
+        let source = match sums {
+            None => CountSource::SharedHostname(constraint.pods.clone()),
+            Some(sums) if constraint.key == HOSTNAME => CountSource::Hostname(sums),
+            Some(sums) if is_unique => CountSource::Unique(sums),
+            Some(sums) => CountSource::Shared(sums),
         };
         SoftConstraint { key, max_skew: constraint.max_skew, source }
     }
@@ -200,9 +245,7 @@ impl SoftConstraint {
         }
         match &self.source {
             CountSource::Shared(_) => i64::from(domain.0),
-            CountSource::Unique(counter) | CountSource::Hostname(counter) => {
-                count(*counter, domain)
-            }
+            CountSource::Unique(sums) | CountSource::Hostname(sums) => count(*sums, domain),
             CountSource::SharedHostname(pods) => {
                 NodeInfo::new(world.nodes(), row).map_or(0, |node| pods.count_on_node(node))
             }
@@ -253,8 +296,8 @@ impl SoftConstraint {
         let classes = scored(scores).map(|class| (class, elements.get(class)));
         let classes = classes.filter(|(_, element)| *element != ABSENT);
         match self.source {
-            CountSource::Shared(counter) => {
-                let Some(domains) = domains(world, counter) else { return };
+            CountSource::Shared(counted) => {
+                let Some(domains) = counted.domains(world) else { return };
                 for (class, domain) in classes {
                     let count = domains.domain_sum(LabelValueId(domain as u32));
                     sums[class] += weight.score(count);
@@ -301,9 +344,9 @@ struct Uncounted {
 }
 
 /// How many pods a counter counts in a domain.
-trait CountPods: Fn(TopologyCounterId, LabelValueId) -> i64 + Copy {}
+trait CountPods: Fn(CounterSums, LabelValueId) -> i64 + Copy {}
 
-impl<F: Fn(TopologyCounterId, LabelValueId) -> i64 + Copy> CountPods for F {}
+impl<F: Fn(CounterSums, LabelValueId) -> i64 + Copy> CountPods for F {}
 
 impl PodTopologySpreadEvaluator {
     /// Appends the class key of a row, given the counts in domains of one node.
@@ -368,7 +411,7 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
     }
 
     fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
-        self.push_key(cx.world, row, out, |counter, domain| pod_count(cx.world, counter, domain));
+        self.push_key(cx.world, row, out, |sums, domain| sums.pod_count(cx.world, domain));
     }
 
     fn uncounted(&self) -> Option<EvaluatorKey> {
@@ -433,15 +476,6 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
             || self.soft.iter().any(|soft| soft.is_unique() != is_unique(soft.key))
             || !self.all_keys && self.soft.iter().any(is_empty_domain)
     }
-}
-
-/// The domains of a counter with one topology key.
-fn domains(world: &World, counter: TopologyCounterId) -> Option<&TopologyDomains> {
-    world.topology_counter(counter).domains().first()
-}
-
-fn pod_count(world: &World, counter: TopologyCounterId, domain: LabelValueId) -> i64 {
-    domains(world, counter).map_or(0, |domains| domains.domain_sum(domain))
 }
 
 /// The number of distinct key elements: value ids below `ids_max`, and [`ABSENT`].
