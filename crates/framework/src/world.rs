@@ -444,10 +444,13 @@ impl World {
         id
     }
 
-    /// The rows of all pods that a counter counts, in no order, and perhaps others; rows may repeat.
-    pub fn rows_counted_by(&self, id: TopologyCounterId) -> impl Iterator<Item = NodeRow> + '_ {
-        let namespace = self.counters.get(id).namespace();
-        self.contributions.rows_counted_by(id, namespace)
+    /// The rows of all pods that one of these counters counts, in no order, and perhaps others; rows may repeat.
+    pub fn rows_counted_by<'a>(
+        &'a self,
+        counters: &'a [TopologyCounterId],
+    ) -> impl Iterator<Item = NodeRow> + 'a {
+        let namespaces = counters.iter().map(|id| self.counters.get(*id).namespace());
+        self.contributions.rows_counted_by(counters, namespaces)
     }
 
     /// Releases a counter; it stays for a while in case it is acquired again.

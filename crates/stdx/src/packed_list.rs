@@ -1,5 +1,7 @@
 //! A list of small numbers.
 
+use std::iter;
+
 /// A list of numbers, which are 0 beyond its end. Each takes two bits as long as all are below 4, then 4, 8, 16, 32 or 64 bits: of many
 /// such lists, more stay in caches of the processor.
 #[derive(Clone)]
@@ -64,10 +66,19 @@ impl PackedList {
 
     /// The numbers that are not 0, with their indices in ascending order.
     pub fn not_zero(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
-        let per_word = 1 << (LOG2_WORD_BITS - self.log2_bits);
+        let (log2_bits, max) = (self.log2_bits, self.max);
         let words = self.words.iter().enumerate().filter(|(_, word)| **word != 0);
-        let all = words.flat_map(move |(at, _)| at * per_word..(at + 1) * per_word);
-        all.map(|at| (at, self.get(at))).filter(|(_, number)| *number != 0)
+        words.flat_map(move |(at, word)| {
+            let first = at << (LOG2_WORD_BITS - log2_bits);
+            let mut rest = *word;
+            iter::from_fn(move || {
+                let nth = (rest != 0).then(|| rest.trailing_zeros() >> log2_bits)?;
+                let shift = nth << log2_bits;
+                let number = rest >> shift & max;
+                rest &= !(max << shift);
+                Some((first + nth as usize, number))
+            })
+        })
     }
 
     /// The number of bits that each number takes.

@@ -13,6 +13,8 @@ use loadmaster_framework::topology_counter::{TopologyCounterId, TopologyCounterS
 use loadmaster_framework::{
     EvaluatorCx, NodeRow, PluginEvaluator, PodInfo, PrepareResult, Rejection, World,
 };
+use loadmaster_stdx::PackedList;
+use smallvec::SmallVec;
 
 use super::PluginRejection;
 use super::class_table::ClassTable;
@@ -165,21 +167,13 @@ impl Evaluator {
         !self.parts.iter().any(|part| part.counts_any(world))
     }
 
-    /// The rows that may not have their shared class keys, ascending: those with pods that counters count.
-    pub fn counted_rows(&self, world: &World) -> impl Iterator<Item = NodeRow> + use<> {
+    /// Calls `each` with the rows that may not have their shared class keys, ascending: those with pods that counters count.
+    pub fn for_each_counted_row(&self, world: &World, each: impl FnMut(NodeRow)) {
         let parts = self.parts.iter().filter(|part| part.counts_any(world));
-        let counters = parts.flat_map(|part| &part.counters);
-        let mut rows = counters.flat_map(|id| world.rows_counted_by(*id)).peekable();
-        // None for the first pods of a new ReplicaSet.
-        let n_rows = if rows.peek().is_some() { world.nodes().n_rows() } else { 0 };
-        let mut is_counted = vec![false; n_rows];
-        for row in rows {
-            // A row may be that of a node that was deleted.
-            if let Some(is_counted) = is_counted.get_mut(row.index()) {
-                *is_counted = true;
-            }
-        }
-        (0..).zip(is_counted).filter(|(_, is_counted)| *is_counted).map(|(row, _)| NodeRow(row))
+        let counters: SmallVec<[_; 4]> = parts.flat_map(|part| &part.counters).copied().collect();
+        let mut is_counted = PackedList::default();
+        world.rows_counted_by(&counters).for_each(|row| is_counted.set(row.index(), 1));
+        is_counted.not_zero().map(|(row, _)| NodeRow(row as u32)).for_each(each);
     }
 
     /// Whether results depend on more of a pod than its keys ([`PluginEvaluator::accepts_pod`]).

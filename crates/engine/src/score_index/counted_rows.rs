@@ -33,9 +33,8 @@ impl CountedRows {
     /// Finds the counted rows.
     pub fn new(evaluator: &Evaluator, index: &RowIndex, cx: EvaluatorCx<'_>) -> CountedRows {
         let mut counted = CountedRows::default();
-        for row in evaluator.counted_rows(cx.world) {
-            counted.update(evaluator, index, cx, row);
-        }
+        let update = |row| counted.update(evaluator, index, cx, row);
+        evaluator.for_each_counted_row(cx.world, update);
         counted
     }
 

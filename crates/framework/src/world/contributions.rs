@@ -256,17 +256,20 @@ impl Contributions {
         }
     }
 
-    /// The rows of all pods that a counter counts, and of some that are not there any more; rows may repeat. The counter counts only pods of
-    /// this namespace, if it is given.
-    pub fn rows_counted_by(
-        &self,
-        id: TopologyCounterId,
-        namespace: Option<&Str>,
-    ) -> impl Iterator<Item = NodeRow> + use<'_> {
-        let slots = self.slots_counted(namespace).into_iter();
-        let classes = slots.filter_map(|slot| self.slots[slot as usize].as_ref());
+    /// The rows of all pods that one of these counters counts, and of some that are not there any more; rows may repeat. The counters count
+    /// only pods of these namespaces, or of all.
+    pub fn rows_counted_by<'a>(
+        &'a self,
+        counters: &'a [TopologyCounterId],
+        namespaces: impl Iterator<Item = Option<&'a Str>>,
+    ) -> impl Iterator<Item = NodeRow> {
+        // Most often all counters count the same pods.
+        let slots: BTreeSet<u32> = namespaces.flat_map(|it| self.slots_counted(it)).collect();
+        let classes = slots.into_iter().filter_map(|slot| self.slots[slot as usize].as_ref());
         let kinds = classes.flat_map(|class| class.rows.iter().zip(&class.deltas));
-        let counted = kinds.filter(move |(_, deltas)| deltas.get(id).is_some());
+        let is_counted =
+            |deltas: &CounterDeltas| counters.iter().any(|id| deltas.get(*id).is_some());
+        let counted = kinds.filter(move |(_, deltas)| is_counted(deltas));
         counted.flat_map(|(rows, _)| rows.added.iter().copied())
     }
 
