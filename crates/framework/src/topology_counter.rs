@@ -178,11 +178,6 @@ impl TopologyCounter {
         self.domains.iter().all(TopologyDomains::is_zero)
     }
 
-    /// The sums for one key.
-    pub fn domains_for_key(&self, key: LabelKeyId) -> Option<&TopologyDomains> {
-        self.domains.iter().find(|domains| domains.key() == key)
-    }
-
     /// The only namespace whose pods it counts; `None` if it counts those of several.
     pub(crate) fn namespace(&self) -> Option<&Str> {
         self.namespace.as_ref()

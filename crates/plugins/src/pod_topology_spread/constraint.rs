@@ -255,14 +255,12 @@ impl MatchCounter {
             return (counters.len() - 1, 0);
         };
         let keys = &mut counters[at].keys;
-        let nth = keys.iter().position(|key| self.keys.contains(key));
-        (
-            at,
-            nth.unwrap_or_else(|| {
-                keys.extend(self.keys);
-                keys.len() - 1
-            }),
-        )
+        let known = keys.iter().position(|key| self.keys.contains(key));
+        let nth = known.unwrap_or_else(|| {
+            keys.extend(self.keys);
+            keys.len() - 1
+        });
+        (at, nth)
     }
 }
 
