@@ -8,12 +8,13 @@ pub mod trial;
 
 mod assigned_pods;
 mod contributions;
+mod counters;
 mod key_versions;
 mod nominations;
 mod objects;
 mod templates;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ use crate::pod_sums::{AllPodSums, NamespaceSums, NamespaceTotal, PodSum, PodSums
 use crate::template::{PodTemplate, TemplateError};
 use crate::time::Now;
 use crate::topology_counter::{
-    TopologyCounter, TopologyCounterId, TopologyCounterSet, TopologyCounterSpec, TopologyCounters,
+    TopologyCounter, TopologyCounterId, TopologyCounterSet, TopologyCounters,
 };
 use crate::waiting_pods::WaitingPods;
 use crate::watched_objects::ObjectStore;
@@ -44,7 +45,7 @@ pub use key_versions::{AffectedPods, KeyVersion};
 pub use trial::{Checkpoint, DryRun, Trial};
 
 use assigned_pods::{AssignedPods, UidHash};
-use contributions::{ContributionClassId, Contributions, Sums};
+use contributions::Contributions;
 use key_versions::KeyVersions;
 use templates::Templates;
 
@@ -417,47 +418,6 @@ impl World {
         self.nodes.ensure_label_column(key)
     }
 
-    /// The counter for this spec, created and filled if it does not exist. Release it with [`World::release_topology_counter`].
-    pub fn acquire_topology_counter<C: TopologyCounterSpec + Hash + Eq>(
-        &mut self,
-        spec: C,
-    ) -> TopologyCounterId {
-        if let Some(id) = self.counters.reuse(&spec) {
-            return id;
-        }
-        let label_keys = spec.label_keys();
-        if !self.contributions.reads_labels(&label_keys) {
-            self.split_contributions(label_keys);
-        }
-        let keys: Vec<LabelKeyId> =
-            spec.topology_keys().iter().map(|key| self.nodes.ensure_label_column(key)).collect();
-        let id = self.counters.create(spec, &self.nodes);
-        for key in keys {
-            self.counters.ensure_domains(id, key, &self.nodes);
-        }
-        let (contributions, mut sums) = self.contributions_and_sums();
-        contributions.fill_counter(id, &mut sums);
-        let dropped = self.counters.drop_idle();
-        if !dropped.is_empty() {
-            self.contributions.forget_counters(&dropped);
-        }
-        id
-    }
-
-    /// The rows of all pods that one of these counters counts, in no order, and perhaps others; rows may repeat.
-    pub fn rows_counted_by<'a>(
-        &'a self,
-        counters: &'a [TopologyCounterId],
-    ) -> impl Iterator<Item = NodeRow> + 'a {
-        let namespaces = counters.iter().map(|id| self.counters.get(*id).namespace());
-        self.contributions.rows_counted_by(counters, namespaces)
-    }
-
-    /// Releases a counter; it stays for a while in case it is acquired again.
-    pub fn release_topology_counter(&mut self, id: TopologyCounterId) {
-        self.counters.release(id);
-    }
-
     /// Sequence number of the next change, for [`World::changes_since`].
     pub fn next_change_seq(&self) -> u64 {
         self.log_start + self.log.len() as u64
@@ -540,17 +500,6 @@ impl World {
         }
     }
 
-    fn count_pods_of(&mut self, row: NodeRow, sign: i64) {
-        let class = |pod: &Arc<PodInfo>| {
-            self.templates.class(pod.template.id).map(|class| (class, pod.terminating))
-        };
-        let pods: Vec<_> = self.nodes.pods(row).iter().filter_map(class).collect();
-        let (contributions, mut sums) = self.contributions_and_sums();
-        for (class, terminating) in pods {
-            contributions.move_pod(class, row, terminating, sign, &mut sums);
-        }
-    }
-
     /// Adds (`sign` 1) or removes (`sign` -1) a pod in all sums but those of its node. Returns the counters whose sums changed.
     fn count_pod(&mut self, row: NodeRow, pod: &Arc<PodInfo>, sign: i64) -> TopologyCounterSet {
         self.pod_sums.count(pod, sign);
@@ -571,39 +520,5 @@ impl World {
         let class = self.class_of(&pod.template);
         let (contributions, mut sums) = self.contributions_and_sums();
         contributions.count_pod(class, row, pod.terminating, sign, &mut sums)
-    }
-
-    fn class_of(&mut self, template: &PodTemplate) -> ContributionClassId {
-        if let Some(class) = self.templates.class(template.id) {
-            return class;
-        }
-        let (contributions, mut sums) = self.contributions_and_sums();
-        let class = contributions.add_template(template, &mut sums);
-        self.templates.set_class(template.id, class);
-        class
-    }
-
-    /// Counters are about to read more labels: splits contribution classes whose pods differ in these.
-    fn split_contributions(&mut self, more: Vec<Str>) {
-        let specs = self.counters.ids().into_iter().map(|id| self.counters.spec(id));
-        let label_keys: BTreeSet<Str> =
-            specs.flat_map(|spec| spec.label_keys()).chain(more).collect();
-        self.contributions.reset(label_keys);
-        for template in self.templates.clear_classes() {
-            self.class_of(&template);
-        }
-        for row in self.nodes.rows() {
-            for pod in self.nodes.pods(row) {
-                if let Some(class) = self.templates.class(pod.template.id) {
-                    self.contributions.restore_pod(class, row, pod.terminating);
-                }
-            }
-        }
-    }
-
-    fn contributions_and_sums(&mut self) -> (&mut Contributions, Sums<'_>) {
-        let next_seq = self.next_change_seq();
-        let (counters, nodes) = (&mut self.counters, &mut self.nodes);
-        (&mut self.contributions, Sums { counters, nodes, cluster: &self.cluster, next_seq })
     }
 }
