@@ -4,6 +4,7 @@
 //! iterating over all pods; updating it means a few additions per assigned pod. A plugin describes the sum by a [`TopologyCounterSpec`];
 //! equal specs share one counter.
 
+mod counter_sums;
 mod domains;
 mod recent_changes;
 mod sums;
@@ -21,6 +22,7 @@ use crate::label_columns::{LabelColumns, LabelKeyId};
 use crate::node_table::{NodeRow, NodeTable};
 use crate::slots_by_namespace::SlotsByNamespace;
 
+pub use counter_sums::CounterSums;
 pub use domains::TopologyDomains;
 use recent_changes::RecentChanges;
 

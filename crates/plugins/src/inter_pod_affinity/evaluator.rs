@@ -11,7 +11,7 @@ use loadmaster_framework::incremental::{
 };
 use loadmaster_framework::label_columns::{LabelKeyId, LabelValueId};
 use loadmaster_framework::template::AffinityTerm;
-use loadmaster_framework::topology_counter::{TopologyCounterId, TopologyDomains};
+use loadmaster_framework::topology_counter::{CounterSums, TopologyCounterId, TopologyDomains};
 use loadmaster_framework::{
     EvaluatorCx, Incremental, NodeRow, PluginEvaluator, PodInfo, PrepareCx, PrepareResult, World,
 };
@@ -142,9 +142,7 @@ type CounterKeys = SmallVec<[CounterKey; 2]>;
 /// The sums of one counter for one key.
 #[derive(Clone, Copy)]
 struct CounterKey {
-    counter: TopologyCounterId,
-    /// Index of the key in the counter.
-    nth: usize,
+    sums: CounterSums,
     key: LabelKeyId,
     domain: DomainSource,
 }
@@ -159,10 +157,6 @@ enum DomainSource {
 }
 
 impl CounterKey {
-    fn domains<'a>(&self, world: &'a World) -> Option<&'a TopologyDomains> {
-        world.topology_counter(self.counter).domains().get(self.nth)
-    }
-
     fn is_single_node(&self) -> bool {
         self.domain == DomainSource::SingleNode
     }
@@ -170,7 +164,7 @@ impl CounterKey {
     /// The sum in the domain of a row.
     fn at_row(&self, world: &World, row: NodeRow) -> i64 {
         let domain = world.nodes().labels().column(self.key).value(row);
-        self.domains(world).map_or(0, |domains| domains.domain_sum(domain))
+        self.sums.domain_sum(world.topology_counters(), domain)
     }
 
     /// The sum in the shared domain that a class is in; 0 for other keys.
@@ -179,8 +173,7 @@ impl CounterKey {
         if shared[index] == ABSENT {
             return 0;
         }
-        self.domains(world)
-            .map_or(0, |domains| domains.domain_sum(LabelValueId(shared[index] as u32)))
+        self.sums.domain_sum(world.topology_counters(), LabelValueId(shared[index] as u32))
     }
 }
 
@@ -194,8 +187,7 @@ impl InterPodAffinityEvaluator {
             world.topology_counter(counter).domains().iter().map(TopologyDomains::key).enumerate();
         domains
             .map(|(nth, key)| CounterKey {
-                counter,
-                nth,
+                sums: CounterSums { counter, nth },
                 key,
                 domain: self.domain_source(world, key),
             })
@@ -269,8 +261,10 @@ impl InterPodAffinityEvaluator {
 
     /// Whether the pod would be the first one of a group with affinity to itself.
     fn is_first_of_group(&self, world: &World) -> bool {
-        let is_none =
-            |sum: &CounterKey| sum.domains(world).is_none_or(|domains| domains.total() == 0);
+        let counters = world.topology_counters();
+        let is_none = |sum: &CounterKey| {
+            sum.sums.domains(counters).is_none_or(|domains| domains.total() == 0)
+        };
         self.matches_own_affinity && self.affinity.iter().all(is_none)
     }
 }

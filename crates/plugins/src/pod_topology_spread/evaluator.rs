@@ -11,7 +11,7 @@ use loadmaster_framework::incremental::{
     ClassKey, EvaluatorKey, FilterScope, NodeClasses, ResultDependencies, RowDependency,
 };
 use loadmaster_framework::label_columns::{LabelColumn, LabelColumns, LabelKeyId, LabelValueId};
-use loadmaster_framework::topology_counter::{TopologyCounterId, TopologyDomains};
+use loadmaster_framework::topology_counter::CounterSums;
 use loadmaster_framework::{
     EvaluatorCx, Failure, Incremental, NodeInfo, NodeRow, PluginEvaluator, PodInfo, PrepareCx,
     PrepareResult, Rejection, World,
@@ -100,24 +100,6 @@ struct PodTopologySpreadEvaluator {
     all_keys: bool,
 }
 
-/// The sums of a counter for one of its topology keys.
-#[derive(Clone, Copy)]
-struct CounterSums {
-    counter: TopologyCounterId,
-    /// Position of the key in the counter.
-    nth: usize,
-}
-
-impl CounterSums {
-    fn domains(self, world: &World) -> Option<&TopologyDomains> {
-        world.topology_counter(self.counter).domains().get(self.nth)
-    }
-
-    fn pod_count(self, world: &World, domain: LabelValueId) -> i64 {
-        self.domains(world).map_or(0, |domains| domains.domain_sum(domain))
-    }
-}
-
 /// A hard constraint. Its key element is the count of the row's domain if every domain has one node,
 /// else the domain.
 struct HardConstraint {
@@ -150,7 +132,7 @@ impl HardConstraint {
     }
 
     fn allows(&self, world: &World, key_element: i64) -> bool {
-        let Some(domains) = self.sums.domains(world) else { return true };
+        let Some(domains) = self.sums.domains(world.topology_counters()) else { return true };
         let count = if self.is_unique {
             key_element
         } else {
@@ -184,49 +166,33 @@ enum CountSource {
 }
 
 impl SoftConstraint {
-    /// Those of a pod.
+    /// Those of a pod. Constraints that count the same pods on the same nodes have one counter.
     fn all(cx: &mut PrepareCx<'_>, constraints: &[Constraint]) -> SmallVec<[SoftConstraint; 2]> {
         let mut counters = SmallVec::new();
-        let mut add = |constraint| {
-            let counter = SoftConstraint::counter(cx, constraint);
-            counter.map(|counter| counter.add_to(&mut counters))
-        };
-        let places: SmallVec<[_; 2]> = constraints.iter().map(&mut add).collect();
+        let mut parsed = SmallVec::<[_; 2]>::new();
+        for constraint in constraints {
+            let key = cx.label_column(&constraint.key);
+            let is_unique = cx.world().nodes().labels().column(key).is_unique();
+            let counter = match (constraint.key == HOSTNAME, is_unique) {
+                (false, _) => Some(MatchCounter::for_score(constraint)),
+                (true, true) => Some(MatchCounter::on_all_nodes(constraint)),
+                (true, false) => None,
+            };
+            parsed.push((key, is_unique, counter.map(|counter| counter.add_to(&mut counters))));
+        }
         let ids: SmallVec<[_; 2]> =
             counters.into_iter().map(|counter| cx.topology_counter(counter)).collect();
-        let sums = places.into_iter().map(|place| {
-            let (at, nth) = place?;
-            Some(CounterSums { counter: ids[at], nth })
+        let all = constraints.iter().zip(parsed).map(|(constraint, (key, is_unique, place))| {
+            let sums = place.map(|(at, nth)| CounterSums { counter: ids[at], nth });
+            let source = match sums {
+                None => CountSource::SharedHostname(constraint.pods.clone()),
+                Some(sums) if constraint.key == HOSTNAME => CountSource::Hostname(sums),
+                Some(sums) if is_unique => CountSource::Unique(sums),
+                Some(sums) => CountSource::Shared(sums),
+            };
+            SoftConstraint { key, max_skew: constraint.max_skew, source }
         });
-        let new = |(constraint, sums)| SoftConstraint::new(cx, constraint, sums);
-        constraints.iter().zip(sums).map(new).collect()
-    }
-
-    /// What counts its pods; `None` if no counter can.
-    fn counter(cx: &mut PrepareCx<'_>, constraint: &Constraint) -> Option<MatchCounter> {
-        let key = cx.label_column(&constraint.key);
-        let is_unique = cx.world().nodes().labels().column(key).is_unique();
-        match (constraint.key == HOSTNAME, is_unique) {
-            (false, _) => Some(MatchCounter::for_score(constraint)),
-            (true, true) => Some(MatchCounter::on_all_nodes(constraint)),
-            (true, false) => None,
-        }
-    }
-
-    fn new(
-        cx: &mut PrepareCx<'_>,
-        constraint: &Constraint,
-        sums: Option<CounterSums>,
-    ) -> SoftConstraint {
-        let key = cx.label_column(&constraint.key);
-        let is_unique = cx.world().nodes().labels().column(key).is_unique();
-        let source = match sums {
-            None => CountSource::SharedHostname(constraint.pods.clone()),
-            Some(sums) if constraint.key == HOSTNAME => CountSource::Hostname(sums),
-            Some(sums) if is_unique => CountSource::Unique(sums),
-            Some(sums) => CountSource::Shared(sums),
-        };
-        SoftConstraint { key, max_skew: constraint.max_skew, source }
+        all.collect()
     }
 
     /// Whether the key has domains of one node each.
@@ -297,7 +263,7 @@ impl SoftConstraint {
         let classes = classes.filter(|(_, element)| *element != ABSENT);
         match self.source {
             CountSource::Shared(counted) => {
-                let Some(domains) = counted.domains(world) else { return };
+                let Some(domains) = counted.domains(world.topology_counters()) else { return };
                 for (class, domain) in classes {
                     let count = domains.domain_sum(LabelValueId(domain as u32));
                     sums[class] += weight.score(count);
@@ -411,7 +377,8 @@ impl PluginEvaluator for PodTopologySpreadEvaluator {
     }
 
     fn class_key(&self, cx: EvaluatorCx<'_>, row: NodeRow, out: &mut ClassKey) {
-        self.push_key(cx.world, row, out, |sums, domain| sums.pod_count(cx.world, domain));
+        let counters = cx.world.topology_counters();
+        self.push_key(cx.world, row, out, |sums, domain| sums.domain_sum(counters, domain));
     }
 
     fn uncounted(&self) -> Option<EvaluatorKey> {
