@@ -1,22 +1,23 @@
 //! Small maps sorted by key.
 
-use std::cell::RefCell;
+mod key_set;
+
 use std::cmp::Ordering;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use loadmaster_stdx::Set;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use self::key_set::KeySet;
 use crate::interned_str::Str;
 
 /// A small map sorted by key: a node has about ten labels, and most nodes have labels of the same names. So the keys are shared by all
 /// maps that have the same ones, and what is read for one node after the other is the values alone.
 #[derive(PartialEq, Eq, Hash)]
 pub struct SortedMap<V> {
-    keys: Arc<[Str]>,
+    keys: KeySet,
     /// As many as keys, in their order.
     values: Arc<[V]>,
 }
@@ -31,28 +32,6 @@ pub trait MapValue: Sized {
 
 impl MapValue for Str {}
 
-/// How many sets of keys a thread remembers before it starts over; forgetting only costs sharing.
-const SETS_MAX: usize = 1 << 14;
-
-thread_local! {
-    static SETS: RefCell<Set<Arc<[Str]>>> = RefCell::new(Set::default());
-}
-
-/// The shared slice of these keys.
-fn shared(keys: &[Str]) -> Arc<[Str]> {
-    SETS.with_borrow_mut(|sets| {
-        if let Some(known) = sets.get(keys) {
-            return known.clone();
-        }
-        if sets.len() >= SETS_MAX {
-            sets.clear();
-        }
-        let fresh: Arc<[Str]> = keys.into();
-        sets.insert(fresh.clone());
-        fresh
-    })
-}
-
 /// Shares both; values need not be cloneable.
 impl<V> Clone for SortedMap<V> {
     fn clone(&self) -> Self {
@@ -62,30 +41,15 @@ impl<V> Clone for SortedMap<V> {
 
 impl<V> Default for SortedMap<V> {
     fn default() -> Self {
-        SortedMap { keys: Arc::default(), values: Arc::default() }
+        SortedMap { keys: KeySet::default(), values: Arc::default() }
     }
-}
-
-/// Whether two keys are equal. Comparing all of them is a call: the key that is looked for may be that of a [`Str`], too, and names of labels
-/// that are equally long most often differ in their last byte.
-#[inline]
-fn is_same(known: &str, key: &str) -> bool {
-    std::ptr::eq(known, key)
-        || known.len() == key.len()
-            && known.as_bytes().last() == key.as_bytes().last()
-            && known == key
 }
 
 impl<V> SortedMap<V> {
     /// The value at `key`.
+    #[inline]
     pub fn get(&self, key: &str) -> Option<&V> {
-        // Linear below a dozen entries beats binary search.
-        let at = if self.keys.len() <= 12 {
-            self.keys.iter().position(|known| is_same(known, key))?
-        } else {
-            self.keys.binary_search_by(|known| known.as_str().cmp(key)).ok()?
-        };
-        self.values.get(at)
+        self.values.get(self.keys.position(key)?)
     }
 
     /// Whether `key` is present.
@@ -150,7 +114,7 @@ impl<K: Into<Str>, V: MapValue> FromIterator<(K, V)> for SortedMap<V> {
             });
         }
         let (keys, values): (Vec<Str>, Vec<V>) = all.into_iter().unzip();
-        SortedMap { keys: shared(&keys), values: V::shared(values) }
+        SortedMap { keys: KeySet::shared(&keys), values: V::shared(values) }
     }
 }
 
@@ -243,12 +207,11 @@ mod tests {
         let map =
             |value: &str| SortedMap::from_iter([("zone", Str::new(value)), ("arch", "x".into())]);
         let (a, b) = (map("a"), map("b"));
-        assert!(Arc::ptr_eq(&a.keys, &b.keys));
+        assert!(std::ptr::eq(&*a.keys, &*b.keys));
         assert!(a < b && a != b && a == map("a"));
         assert_eq!(a.clone().with("zone", "b".into()), b);
-        assert!(Arc::ptr_eq(
-            &SortedMap::<Str>::default().keys,
-            &SortedMap::<u64>::from_iter([("", 1); 0]).keys
-        ));
+        let (none, others) =
+            (SortedMap::<Str>::default(), SortedMap::<u64>::from_iter([("", 1); 0]));
+        assert!(std::ptr::eq(&*none.keys, &*others.keys));
     }
 }
