@@ -19,16 +19,15 @@ use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{
     FilterScope, ResultDependencies, RowDependency, RowMask, ScoreOutOfRange,
 };
-use loadmaster_framework::node_amounts::NodeAmount;
+use loadmaster_framework::node_amounts::{NodeAmount, NodeAmounts};
 use loadmaster_framework::plugin_args::{self, FieldError};
 use loadmaster_framework::pod_requests::PodRequests;
 use loadmaster_framework::result::Reasons;
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EvaluatorCx, EventObject, EventResource,
-    ExtensionPoints, Failure, FeatureGates, Filter, Incremental, NodeInfo, NodeRow, NodeTable,
-    PluginDef, PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult, PreScore,
-    PreScoreResult, PrepareCx, PrepareResult, QueueingHint, Reason, Rejection, Resources, Score,
-    SerialCx, Sign,
+    ExtensionPoints, Failure, FeatureGates, Filter, Incremental, NodeInfo, NodeRow, PluginDef,
+    PluginError, PluginEvaluator, PodInfo, PreFilter, PreFilterResult, PreScore, PreScoreResult,
+    PrepareCx, PrepareResult, QueueingHint, Reason, Rejection, Resources, Score, SerialCx, Sign,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -37,8 +36,8 @@ use smallvec::SmallVec;
 use super::args::{ResourceSpec, complete, encode};
 use super::column_scorer::ColumnScorer;
 use super::resource_amounts::{
-    RequestBasis, Resource, ResourceColumn, RowAmounts, ScoredRequests, WantedResource,
-    WeightedResources, weighted_resources,
+    RequestBasis, Resource, ResourceColumn, ScoredRequests, WantedResource, WeightedResources,
+    of_node, weighted_resources,
 };
 use super::score_formula::ScoreFormula;
 use super::simd;
@@ -424,8 +423,14 @@ impl FitEvaluator {
     }
 }
 
-fn pods_of_single_rows(nodes: &NodeTable) -> RowAmounts<'_> {
-    RowAmounts::OfNodes(nodes.amounts().rows(), PODS)
+/// Negative when the node cannot take one more pod, or has less of a resource than the pod requests.
+#[inline]
+fn headroom_of_node(node: &NodeAmounts, resources: &[WantedResource<[NodeAmount; 2]>]) -> i64 {
+    let (allowed, there) = of_node(node, PODS);
+    resources.iter().fold(simd::pods_headroom(allowed, there), |least, resource| {
+        let (allocatable, used) = of_node(node, resource.amounts);
+        least | simd::headroom(allocatable, used, resource.wanted)
+    })
 }
 
 impl PluginEvaluator for FitEvaluator {
@@ -444,15 +449,11 @@ impl PluginEvaluator for FitEvaluator {
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
         let (nodes, at) = (cx.nodes(), row.index());
         let node = &nodes.amounts().rows()[at];
-        let [n_pods_max, n_pods] = PODS.map(|amount| node[amount]);
-        if simd::pods_headroom(n_pods_max, n_pods) < 0 {
-            return false;
-        }
         if let Some(resources) = &self.of_nodes {
-            return resources.iter().all(|WantedResource { amounts, wanted }| {
-                let [allocatable, used] = amounts.map(|amount| node[amount]);
-                simd::headroom(allocatable, used, *wanted) >= 0
-            });
+            return headroom_of_node(node, resources) >= 0;
+        }
+        if headroom_of_node(node, &[]) < 0 {
+            return false;
         }
         let enough = |(column, wanted): &(ResourceColumn, i64)| {
             // Without a column, no node has the resource.
@@ -465,7 +466,7 @@ impl PluginEvaluator for FitEvaluator {
 
     fn filter_result(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> Option<Result<(), Rejection>> {
         let (nodes, at) = (cx.nodes(), row.index());
-        let (n_pods_max, n_pods) = pods_of_single_rows(nodes).get(at);
+        let (n_pods_max, n_pods) = of_node(&nodes.amounts().rows()[at], PODS);
         Some(self.requests.check(n_pods, n_pods_max, |nth, _| {
             let column = &self.filter_requests[nth].0;
             column.of_row(nodes, RequestBasis::Requested, at).unwrap_or_default()
@@ -483,10 +484,24 @@ impl PluginEvaluator for FitEvaluator {
 
     fn filter_listed_rows(&self, cx: EvaluatorCx<'_>, rows: &mut Vec<NodeRow>) {
         let nodes = cx.nodes();
-        match self.filtered(|column| column.of_single_rows(nodes, RequestBasis::Requested)) {
-            Some(resources) => {
-                simd::retain_listed_fitting(rows, pods_of_single_rows(nodes), &resources);
+        let amounts = nodes.amounts().rows();
+        if let Some(resources) = &self.of_nodes {
+            match **resources {
+                // The compiler makes one piece of what is read of a row.
+                [one, other] => {
+                    simd::retain_listed(rows, |at| headroom_of_node(&amounts[at], &[one, other]));
+                }
+                _ => simd::retain_listed(rows, |at| headroom_of_node(&amounts[at], resources)),
             }
+            return;
+        }
+        match self.filtered(|column| column.of_single_rows(nodes, RequestBasis::Requested)) {
+            Some(resources) => simd::retain_listed(rows, |at| {
+                resources.iter().fold(headroom_of_node(&amounts[at], &[]), |least, resource| {
+                    let (allocatable, used, wanted) = resource.of_row(at);
+                    least | simd::headroom(allocatable, used, wanted)
+                })
+            }),
             None => rows.clear(),
         }
     }

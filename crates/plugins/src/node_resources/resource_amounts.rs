@@ -4,7 +4,7 @@ use loadmaster_api::Str;
 use loadmaster_framework::node_amounts::{NodeAmount, NodeAmounts};
 use loadmaster_framework::node_table::{NodeTable, ScalarResourceColumn};
 use loadmaster_framework::resources::{self, Resources};
-use loadmaster_framework::{NodeInfo, NodeRow, Reason};
+use loadmaster_framework::{NodeInfo, Reason};
 use smallvec::SmallVec;
 
 use super::args::ResourceSpec;
@@ -201,29 +201,11 @@ impl RowAmounts<'_> {
             RowAmounts::Columns([allocatable, used]) => (allocatable[at], used[at]),
         }
     }
-
-    /// Calls a function with those of each of these rows and the next item of `out`.
-    #[inline]
-    pub fn for_each<T>(
-        self,
-        rows: &[NodeRow],
-        out: impl Iterator<Item = T>,
-        with: impl Fn((i64, i64), T),
-    ) {
-        let rows = rows.iter().map(|row| row.index()).zip(out);
-        match self {
-            RowAmounts::OfNodes(nodes, amounts) => {
-                rows.for_each(|(at, out)| with(of_node(&nodes[at], amounts), out));
-            }
-            RowAmounts::Columns([allocatable, used]) => {
-                rows.for_each(|(at, out)| with((allocatable[at], used[at]), out));
-            }
-        }
-    }
 }
 
+/// These two amounts of a node.
 #[inline]
-fn of_node(node: &NodeAmounts, [allocatable, used]: [NodeAmount; 2]) -> (i64, i64) {
+pub(super) fn of_node(node: &NodeAmounts, [allocatable, used]: [NodeAmount; 2]) -> (i64, i64) {
     (node[allocatable], node[used])
 }
 

@@ -10,7 +10,7 @@ use loadmaster_framework::NodeRow;
 use pulp::{Arch, Simd, WithSimd};
 use smallvec::SmallVec;
 
-use super::resource_amounts::{RowAmounts, WantedResource};
+use super::resource_amounts::{RowAmounts, WantedResource, of_node};
 use super::score_formula::ScoreFormula;
 
 /// Number of rows that are computed before those out of the exact range are replaced.
@@ -119,11 +119,7 @@ pub(super) fn add_listed_scores(
         let mut set = [0u8; CHUNK];
         let mut sums = [0i64; CHUNK];
         set[..rows.len()].fill(1);
-        for ([allocatable, used], resource) in amounts.iter_mut().zip(resources) {
-            resource.amounts.for_each(rows, allocatable.iter_mut().zip(used), |amounts, to| {
-                (*to.0, *to.1) = amounts;
-            });
-        }
+        write_amounts(rows, resources.map(|resource| resource.amounts), &mut amounts);
         let [one, other] = resources;
         let [first, second] = &amounts;
         let slices = [(first, one), (second, other)].map(|([allocatable, used], resource)| {
@@ -133,6 +129,32 @@ pub(super) fn add_listed_scores(
         add_scores(simd_formula, &slices, &set, weight, &mut sums, &exact);
         for (sum, more) in out.iter_mut().zip(&sums) {
             *sum = sum.wrapping_add(*more);
+        }
+    }
+}
+
+/// Writes the allocatable and the used amounts of two resources of these rows.
+fn write_amounts(
+    rows: &[NodeRow],
+    resources: [RowAmounts<'_>; 2],
+    [[one, one_used], [other, other_used]]: &mut [[[i64; CHUNK]; 2]; 2],
+) {
+    let to = one.iter_mut().zip(one_used).zip(other.iter_mut().zip(other_used));
+    let rows = rows.iter().map(|row| row.index()).zip(to);
+    match resources {
+        // Both are in the same cache line, which is read once.
+        [RowAmounts::OfNodes(nodes, one), RowAmounts::OfNodes(_, other)] => {
+            for (at, ((to, used_to), (other_to, other_used_to))) in rows {
+                let node = &nodes[at];
+                (*to, *used_to) = of_node(node, one);
+                (*other_to, *other_used_to) = of_node(node, other);
+            }
+        }
+        [one, other] => {
+            for (at, ((to, used_to), (other_to, other_used_to))) in rows {
+                (*to, *used_to) = one.get(at);
+                (*other_to, *other_used_to) = other.get(at);
+            }
         }
     }
 }
@@ -304,30 +326,14 @@ pub(super) fn retain_fitting(
     Arch::new().dispatch(RetainFitting { set, pods, resources });
 }
 
-/// Removes the listed rows whose node has not enough, as [`retain_fitting`] does.
-pub(super) fn retain_listed_fitting(
-    rows: &mut Vec<NodeRow>,
-    pods: RowAmounts<'_>,
-    resources: &[WantedResource<RowAmounts<'_>>],
-) {
+/// Removes the listed rows whose headroom is negative.
+pub(super) fn retain_listed(rows: &mut Vec<NodeRow>, headroom: impl Fn(usize) -> i64) {
     // Without a branch that depends on the row.
     let mut n_left = 0;
-    for first in (0..rows.len()).step_by(CHUNK) {
-        let chunk = first..rows.len().min(first + CHUNK);
-        let mut short = [0i64; CHUNK];
-        let in_chunk = &rows[chunk.clone()];
-        pods.for_each(in_chunk, short.iter_mut(), |(allowed, there), short| {
-            *short = pods_headroom(allowed, there);
-        });
-        for WantedResource { amounts, wanted } in resources {
-            amounts.for_each(in_chunk, short.iter_mut(), |(allocatable, used), short| {
-                *short |= headroom(allocatable, used, *wanted);
-            });
-        }
-        for (at, short) in chunk.zip(&short) {
-            rows[n_left] = rows[at];
-            n_left += usize::from(*short >= 0);
-        }
+    for at in 0..rows.len() {
+        let row = rows[at];
+        rows[n_left] = row;
+        n_left += usize::from(headroom(row.index()) >= 0);
     }
     rows.truncate(n_left);
 }

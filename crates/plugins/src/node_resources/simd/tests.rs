@@ -113,19 +113,19 @@ proptest! {
         let amounts = [&columns[2][..], &columns[3][..]];
         let resources: Vec<_> =
             wanted.iter().map(|wanted| WantedResource { amounts, wanted: *wanted }).collect();
-        let pods = [NodeAmount::AllocatablePods, NodeAmount::Pods];
-        let nodes = amounts_of_nodes(pods, [&columns[0], &columns[1]]);
-        let pods = RowAmounts::OfNodes(&nodes, pods);
-        let amounts = RowAmounts::Columns(amounts);
-        let of_single_rows: Vec<_> =
-            wanted.iter().map(|wanted| WantedResource { amounts, wanted: *wanted }).collect();
         let mut set: Vec<u8> = rows.iter().map(|row| u8::from(row.4)).collect();
         let members = |set: &[u8]| -> Vec<NodeRow> {
             (0..).map(NodeRow).zip(set).filter(|(_, member)| **member != 0).map(|(row, _)| row).collect()
         };
         let mut listed = members(&set);
         retain_fitting(&mut set, [&columns[0], &columns[1]], &resources);
-        retain_listed_fitting(&mut listed, pods, &of_single_rows);
+        retain_listed(&mut listed, |at| {
+            let headrooms = resources.iter().map(|resource| {
+                let (allocatable, used, wanted) = resource.of_row(at);
+                headroom(allocatable, used, wanted)
+            });
+            headrooms.fold(pods_headroom(columns[0][at], columns[1][at]), |least, more| least | more)
+        });
         prop_assert_eq!(listed, members(&set));
         for (member, (allowed, there, allocatable, used, before)) in set.iter().zip(&rows) {
             let fits = there < allowed && wanted.iter().all(|wanted| *wanted <= allocatable.wrapping_sub(*used));
