@@ -176,9 +176,7 @@ impl FullScan {
         match results {
             Some(results) => {
                 results.in_range()?;
-                for (at, total) in self.totals.iter_mut().enumerate() {
-                    *total = results.get(self.rows.row(at)).unwrap_or(0);
-                }
+                results.write_sums(self.rows.listed(), &mut self.totals);
             }
             None => self.score_rows(evaluator, cx, RowDependency::Pods)?,
         }
@@ -216,8 +214,9 @@ impl FullScan {
     fn pick_best(&mut self, rng: &mut Rng) -> Decision {
         let mut best = i64::MIN;
         self.best.clear();
-        for (at, (member, total)) in self.set.iter().zip(&self.totals).enumerate() {
-            if *member != 0 && *total >= best {
+        for (at, (total, member)) in self.totals.iter().zip(&self.set).enumerate() {
+            // In this order, because few rows have so high a total, but members and others alternate.
+            if *total >= best && *member != 0 {
                 if *total > best {
                     self.best.clear();
                     best = *total;
@@ -275,12 +274,11 @@ impl FullScan {
                 self.table.insert_row(&ClassKey::new());
             }
         } else if let Some(rows) = self.rows.listed() {
-            classes.classify(evaluator, cx, rows.iter().map(|row| (*row, 1)));
+            classes.classify_list(evaluator, cx, rows);
             self.class_of.extend(rows.iter().map(|row| classes.of_rows()[row.index()]));
             self.table.copy_keys(classes.table());
         } else {
-            let rows = (0..).map(NodeRow).zip(self.set.iter().copied());
-            classes.classify(evaluator, cx, rows);
+            classes.classify_set(evaluator, cx, &self.set);
             self.class_of.extend_from_slice(classes.of_rows());
             self.table.copy_keys(classes.table());
         }

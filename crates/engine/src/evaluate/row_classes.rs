@@ -13,37 +13,77 @@ use super::incremental::{Evaluator, KeyForm};
 /// Stored for a row whose class is not known yet.
 const UNKNOWN: u32 = u32::MAX;
 
+/// Up to so many rows whose class is not known are listed.
+const LISTED_MAX: usize = 64;
+
 /// The classes of rows. The class of a row is computed when it first passes the row-local filters of a scan.
 #[derive(Default)]
 pub(crate) struct RowClasses {
     table: ClassTable,
     of_row: Vec<u32>,
-    /// Number of rows with [`UNKNOWN`].
-    n_unknown: usize,
+    /// The rows with [`UNKNOWN`], if they are few: most often the one on which the last pod was placed.
+    unknown: Option<Vec<NodeRow>>,
     /// Sequence number of the first change that is not applied yet; `None` before the first scan.
     cursor: Option<u64>,
     key: ClassKey,
 }
 
+/// All evaluators that are passed to it have equal class keys.
 impl RowClasses {
-    /// Finds the class of each of these rows with a 1. All evaluators that are passed to it have equal class keys.
-    pub fn classify(
-        &mut self,
-        evaluator: &Evaluator,
-        cx: EvaluatorCx<'_>,
-        rows: impl Iterator<Item = (NodeRow, u8)>,
-    ) {
+    /// Finds the class of each row with a 1 in this set.
+    pub fn classify_set(&mut self, evaluator: &Evaluator, cx: EvaluatorCx<'_>, set: &[u8]) {
         self.catch_up(evaluator, cx);
-        if self.n_unknown == 0 {
+        let is_member = |row: NodeRow| set[row.index()] != 0;
+        if self.unknown.is_some() {
+            self.classify_unknown(evaluator, cx, is_member);
+            return;
+        }
+        let (mut last, mut unknown) = (None, Some(Vec::new()));
+        for row in (0..set.len() as u32).map(NodeRow) {
+            if self.of_row[row.index()] != UNKNOWN {
+                continue;
+            }
+            if is_member(row) {
+                last = Some(self.compute(evaluator, cx, row, last));
+            } else {
+                add_listed(&mut unknown, row);
+            }
+        }
+        self.unknown = unknown;
+    }
+
+    /// Finds the class of each of these rows, which are ascending.
+    pub fn classify_list(&mut self, evaluator: &Evaluator, cx: EvaluatorCx<'_>, rows: &[NodeRow]) {
+        self.catch_up(evaluator, cx);
+        if self.unknown.is_some() {
+            self.classify_unknown(evaluator, cx, |row| rows.binary_search(&row).is_ok());
             return;
         }
         let mut last = None;
-        for (row, member) in rows {
-            // In this order, because few classes are unknown, but members and others alternate.
-            if self.of_row[row.index()] == UNKNOWN && member != 0 {
-                last = Some(self.compute(evaluator, cx, row, last));
+        for row in rows {
+            if self.of_row[row.index()] == UNKNOWN {
+                last = Some(self.compute(evaluator, cx, *row, last));
             }
         }
+    }
+
+    /// Finds the classes of those of the listed rows that are scanned.
+    fn classify_unknown(
+        &mut self,
+        evaluator: &Evaluator,
+        cx: EvaluatorCx<'_>,
+        is_scanned: impl Fn(NodeRow) -> bool,
+    ) {
+        let Some(mut unknown) = self.unknown.take() else { return };
+        let mut last = None;
+        unknown.retain(|row| {
+            let is_scanned = is_scanned(*row);
+            if is_scanned {
+                last = Some(self.compute(evaluator, cx, *row, last));
+            }
+            !is_scanned
+        });
+        self.unknown = Some(unknown);
     }
 
     /// The classes.
@@ -68,7 +108,7 @@ impl RowClasses {
             None => {
                 self.table.clear();
                 self.of_row.clear();
-                self.n_unknown = 0;
+                self.unknown = None;
             }
             Some(changes) => {
                 for change in changes {
@@ -84,9 +124,10 @@ impl RowClasses {
                 }
             }
         }
-        let n_new = cx.nodes().n_rows().saturating_sub(self.of_row.len());
-        self.of_row.extend(std::iter::repeat_n(UNKNOWN, n_new));
-        self.n_unknown += n_new;
+        for row in self.of_row.len()..cx.nodes().n_rows() {
+            self.of_row.push(UNKNOWN);
+            add_listed(&mut self.unknown, NodeRow(row as u32));
+        }
         self.cursor = Some(cx.world.next_change_seq());
     }
 
@@ -95,7 +136,7 @@ impl RowClasses {
         if *class != UNKNOWN {
             self.table.remove_row(*class, stride);
             *class = UNKNOWN;
-            self.n_unknown += 1;
+            add_listed(&mut self.unknown, row);
         }
     }
 
@@ -117,7 +158,14 @@ impl RowClasses {
             None => self.table.insert_row(&self.key),
         };
         self.of_row[row.index()] = class;
-        self.n_unknown -= 1;
         class
+    }
+}
+
+/// Adds a row to a list, which is given up if it becomes long.
+fn add_listed(list: &mut Option<Vec<NodeRow>>, row: NodeRow) {
+    match list {
+        Some(rows) if rows.len() < LISTED_MAX => rows.push(row),
+        _ => *list = None,
     }
 }

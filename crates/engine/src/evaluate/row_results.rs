@@ -66,6 +66,18 @@ impl RowResults {
         (sum != REJECTED).then_some(sum)
     }
 
+    /// Writes the weighted sums of the scores of these rows, or of all: 0 where a filter rejects the row.
+    pub fn write_sums(&self, rows: Option<&[NodeRow]>, to: &mut [i64]) {
+        let write = |(to, sum): (&mut i64, &i64)| *to = if *sum == REJECTED { 0 } else { *sum };
+        match rows {
+            Some(rows) => {
+                let sums = rows.iter().map(|row| &self.of_row[row.index()]);
+                to.iter_mut().zip(sums).for_each(write);
+            }
+            None => to.iter_mut().zip(&self.of_row).for_each(write),
+        }
+    }
+
     /// Removes the rows from `set` that a filter rejects.
     pub fn retain_feasible(&self, set: &mut [u8]) {
         for (member, sum) in set.iter_mut().zip(&self.of_row) {
