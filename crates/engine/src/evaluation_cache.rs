@@ -135,7 +135,9 @@ pub(crate) struct EvaluationCache {
     /// The keys that depend only on the spec of pods, by position in `usages`. They may be keys that do not exist any more.
     by_spec: Map<SpecId, Arc<[Option<KeyId>]>>,
     /// By plugin.
-    key_ids: Vec<Map<EvaluatorKey, KeyId>>,
+    key_ids: Box<[Map<EvaluatorKey, KeyId>]>,
+    /// By position in `usages`: the key that was looked up last. Most new specs differ from the one before in few keys.
+    last_keys: Box<[Option<(EvaluatorKey, KeyId)>]>,
     /// By [`KeyId`].
     prepared: ById<PreparedKey>,
     combinations: Map<Box<[KeyId]>, CombinationId>,
@@ -161,12 +163,14 @@ const UNCOUNTED_MAX: usize = 1 << 12;
 
 impl EvaluationCache {
     pub fn new(profile: &Profile) -> EvaluationCache {
+        let usages: Box<[_]> = PluginUsage::of_profile(profile).collect();
         EvaluationCache {
-            usages: PluginUsage::of_profile(profile).collect(),
+            key_ids: profile.plugins.iter().map(|_| Map::default()).collect(),
+            last_keys: usages.iter().map(|_| None).collect(),
+            usages,
             by_template: ByTemplate::default(),
             by_labels: ByLabels::default(),
             by_spec: Map::default(),
-            key_ids: Vec::new(),
             prepared: ById::default(),
             combinations: Map::default(),
             cached: ById::default(),
@@ -403,19 +407,20 @@ impl EvaluationCache {
         if let Some(id) = self.combinations.get(keys.as_slice()).copied() {
             self.forget(id, world);
         }
-        let mut evaluator = Evaluator::new(profile);
+        let (mut prepared_at, mut n_evaluators) = (world.next_change_seq(), 0);
+        for key in &keys {
+            if let Some(known) = self.prepared.get_mut(key.0) {
+                known.users += 1;
+                prepared_at = prepared_at.min(known.prepared_at);
+                n_evaluators += usize::from(matches!(known.result, Prepared::Evaluator(_)));
+            }
+        }
+        let mut evaluator = Evaluator::new(profile, n_evaluators);
         for (usage, key) in self.usages.iter().zip(&keys) {
             let known = self.prepared.get(key.0);
             let result = known.map_or(Prepared::PerNode, |known| known.result.clone());
             let counters = known.map_or(&[][..], |known| &known.counters);
             evaluator.add(profile, *usage, result, counters);
-        }
-        let mut prepared_at = world.next_change_seq();
-        for key in &keys {
-            if let Some(known) = self.prepared.get_mut(key.0) {
-                known.users += 1;
-                prepared_at = prepared_at.min(known.prepared_at);
-            }
         }
         let keys: Box<[KeyId]> = keys.into();
         let checked_at = world.next_change_seq();
@@ -461,20 +466,21 @@ impl EvaluationCache {
         else {
             return Ok((KeyId::PER_NODE, true));
         };
+        let last = self.last_keys[at].as_ref();
         let key = guard::catch_plugin_panic(|| {
             guard::set_current_plugin(plugin, ExtensionPoint::Prepare);
             let is_of_spec = incremental.any_key_is_of_spec(&pod.template.spec);
-            (incremental.any_key(EvaluatorCx { world, states }, pod), is_of_spec)
+            let last = last.map(|(key, _)| key);
+            (incremental.any_key(EvaluatorCx { world, states }, pod, last), is_of_spec)
         });
         let (key, is_of_spec) = key.map_err(|caught| caught.record(profile).1)?;
         let Some(key) = key else { return Ok((KeyId::PER_NODE, is_of_spec)) };
-        if self.key_ids.len() <= plugin {
-            self.key_ids.resize_with(plugin + 1, Map::default);
-        }
-        if let Some(id) = self.key_ids[plugin].get(&key).copied()
+        let last = last.filter(|(last, _)| last.is_clone_of(&key)).map(|(_, id)| *id);
+        if let Some(id) = last.or_else(|| self.key_ids[plugin].get(&key).copied())
             && let Some(known) = self.prepared.get(id.0)
             && known.is_valid(EvaluatorCx { world, states })
         {
+            self.last_keys[at] = Some((key, id));
             return Ok((id, is_of_spec));
         }
         let mut counters = Vec::new();
@@ -492,7 +498,8 @@ impl EvaluationCache {
         let serial = self.next_serial();
         let id = KeyId(self.prepared.insert(serial, prepared));
         // Combinations with an evaluator that is not valid any more keep the old id until they are looked up.
-        self.key_ids[plugin].insert(key, id);
+        self.key_ids[plugin].insert(key.clone(), id);
+        self.last_keys[at] = Some((key, id));
         Ok((id, is_of_spec))
     }
 

@@ -197,6 +197,11 @@ impl EvaluatorKey {
     fn value<T: 'static>(&self) -> Option<&T> {
         (&*self.0 as &dyn Any).downcast_ref()
     }
+
+    /// Whether both are clones of one key; equal keys need not be.
+    pub fn is_clone_of(&self, other: &EvaluatorKey) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 impl PartialEq for EvaluatorKey {
@@ -221,8 +226,13 @@ impl fmt::Debug for EvaluatorKey {
 
 /// [`Incremental`] with any key. Implemented for every plugin that implements [`Incremental`].
 pub trait AnyIncremental: Send + Sync {
-    /// [`Incremental::key`].
-    fn any_key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<EvaluatorKey>;
+    /// [`Incremental::key`]; a clone of `last` if it is equal to that.
+    fn any_key(
+        &self,
+        cx: EvaluatorCx<'_>,
+        pod: &PodInfo,
+        last: Option<&EvaluatorKey>,
+    ) -> Option<EvaluatorKey>;
 
     /// [`Incremental::key_is_of_spec`].
     fn any_key_is_of_spec(&self, spec: &SharedPodSpec) -> bool;
@@ -235,8 +245,15 @@ pub trait AnyIncremental: Send + Sync {
 }
 
 impl<T: Incremental> AnyIncremental for T {
-    fn any_key(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<EvaluatorKey> {
-        self.key(cx, pod).map(EvaluatorKey::new)
+    fn any_key(
+        &self,
+        cx: EvaluatorCx<'_>,
+        pod: &PodInfo,
+        last: Option<&EvaluatorKey>,
+    ) -> Option<EvaluatorKey> {
+        let key = self.key(cx, pod)?;
+        let equal = last.filter(|last| last.value() == Some(&key));
+        Some(equal.cloned().unwrap_or_else(|| EvaluatorKey::new(key)))
     }
 
     fn any_key_is_of_spec(&self, spec: &SharedPodSpec) -> bool {

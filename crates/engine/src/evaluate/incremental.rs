@@ -95,10 +95,10 @@ impl PodsRead {
 }
 
 impl Evaluator {
-    /// An evaluator without plugins.
-    pub fn new(profile: &Profile) -> Evaluator {
+    /// An evaluator without plugins, with space for so many that have an incremental form.
+    pub fn new(profile: &Profile, n_parts: usize) -> Evaluator {
         Evaluator {
-            parts: Vec::new(),
+            parts: Vec::with_capacity(n_parts),
             summary: PartsSummary::default(),
             stride: 0,
             class_counters: PodsRead::default(),

@@ -36,7 +36,7 @@ impl PluginTestBench {
     /// The pod's key, and what the plugin prepares for it.
     pub(super) fn prepare(&mut self, pod: &PodInfo) -> Prepared {
         let plugin = self.points.incremental.clone();
-        let key = plugin.as_ref().and_then(|plugin| plugin.any_key(self.evaluator_cx(), pod));
+        let key = plugin.as_ref().and_then(|plugin| plugin.any_key(self.evaluator_cx(), pod, None));
         let mut cx = PrepareCx::new(&mut self.world, &self.states);
         let result = match (&plugin, &key) {
             (Some(plugin), Some(key)) => plugin.prepare_any(&mut cx, key),

@@ -124,7 +124,8 @@ impl CachedEvaluation {
         let version = bench.world.key_version(&self.pod.template);
         let is_rekeyed = self.key_version != version && {
             let plugin = bench.points.incremental.as_ref();
-            let key = plugin.and_then(|plugin| plugin.any_key(bench.evaluator_cx(), &self.pod));
+            let key =
+                plugin.and_then(|plugin| plugin.any_key(bench.evaluator_cx(), &self.pod, None));
             key != self.prepared.key
         };
         self.key_version = version;

@@ -138,7 +138,7 @@ impl OriginalPod {
     /// Whether the other pod has this pod's key. If so, compares the results.
     fn shares_key(&self, bench: &PluginTestBench, other: &PodInfo) -> BenchResult<bool> {
         let plugin = bench.points.incremental.as_ref();
-        let key = plugin.and_then(|plugin| plugin.any_key(bench.evaluator_cx(), other));
+        let key = plugin.and_then(|plugin| plugin.any_key(bench.evaluator_cx(), other, None));
         if key.is_none() || key != self.prepared.key {
             return Ok(false);
         }
