@@ -8,13 +8,13 @@ mod acquire;
 mod by_id;
 mod by_labels;
 mod by_template;
+mod prepared_key;
 mod shared_by_keys;
 
 use std::sync::Arc;
 
 use loadmaster_framework::incremental::{EvaluatorKey, PrepareCx, StalenessVersion};
 use loadmaster_framework::template::{PodTemplate, SpecId};
-use loadmaster_framework::topology_counter::TopologyCounterId;
 use loadmaster_framework::world::KeyVersion;
 use loadmaster_framework::{EvaluatorCx, Failure, PluginStates, PodInfo, World};
 use loadmaster_stdx::Map;
@@ -23,6 +23,7 @@ use smallvec::SmallVec;
 use self::by_id::ById;
 use self::by_labels::ByLabels;
 use self::by_template::ByTemplate;
+use self::prepared_key::PreparedKey;
 use self::shared_by_keys::SharedByKeys;
 use crate::combination_id::CombinationId;
 use crate::evaluate::evaluator_part::PluginUsage;
@@ -47,18 +48,6 @@ impl KeyId {
 /// they are equal are rejected by a node for the same reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeFilterKeys(Arc<[KeyId]>);
-
-/// What a plugin prepared for one key.
-struct PreparedKey {
-    plugin: usize,
-    key: EvaluatorKey,
-    result: Prepared,
-    counters: Vec<TopologyCounterId>,
-    /// Sequence number of the world's next change at that time.
-    prepared_at: u64,
-    /// Number of cached combinations with this key.
-    users: u32,
-}
 
 /// The cached evaluation of a combination of keys.
 pub(crate) struct CachedEvaluation {
@@ -588,16 +577,5 @@ impl EvaluationCache {
     fn next_serial(&mut self) -> u64 {
         self.last_serial += 1;
         self.last_serial
-    }
-}
-
-impl PreparedKey {
-    fn is_valid(&self, cx: EvaluatorCx<'_>) -> bool {
-        if self.prepared_at < cx.world.evaluators_valid_since() {
-            return false;
-        }
-        let Prepared::Evaluator(evaluator) = &self.result else { return true };
-        guard::set_current_plugin(self.plugin, ExtensionPoint::Prepare);
-        !evaluator.is_stale(cx)
     }
 }
