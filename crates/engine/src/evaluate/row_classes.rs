@@ -34,8 +34,8 @@ impl RowClasses {
     pub fn classify_set(&mut self, evaluator: &Evaluator, cx: EvaluatorCx<'_>, set: &[u8]) {
         self.catch_up(evaluator, cx);
         let is_member = |row: NodeRow| set[row.index()] != 0;
-        if self.unknown.is_some() {
-            self.classify_unknown(evaluator, cx, is_member);
+        if let Some(unknown) = self.unknown.take() {
+            self.classify_unknown(evaluator, cx, unknown, is_member);
             return;
         }
         let (mut last, mut unknown) = (None, Some(Vec::new()));
@@ -55,8 +55,9 @@ impl RowClasses {
     /// Finds the class of each of these rows, which are ascending.
     pub fn classify_list(&mut self, evaluator: &Evaluator, cx: EvaluatorCx<'_>, rows: &[NodeRow]) {
         self.catch_up(evaluator, cx);
-        if self.unknown.is_some() {
-            self.classify_unknown(evaluator, cx, |row| rows.binary_search(&row).is_ok());
+        if let Some(unknown) = self.unknown.take() {
+            let is_listed = |row: NodeRow| rows.binary_search(&row).is_ok();
+            self.classify_unknown(evaluator, cx, unknown, is_listed);
             return;
         }
         let mut last = None;
@@ -67,14 +68,14 @@ impl RowClasses {
         }
     }
 
-    /// Finds the classes of those of the listed rows that are scanned.
+    /// Finds the classes of those of the rows with [`UNKNOWN`] that are scanned.
     fn classify_unknown(
         &mut self,
         evaluator: &Evaluator,
         cx: EvaluatorCx<'_>,
+        mut unknown: Vec<NodeRow>,
         is_scanned: impl Fn(NodeRow) -> bool,
     ) {
-        let Some(mut unknown) = self.unknown.take() else { return };
         let mut last = None;
         unknown.retain(|row| {
             let is_scanned = is_scanned(*row);

@@ -487,7 +487,7 @@ impl PluginEvaluator for FitEvaluator {
         let amounts = nodes.amounts().rows();
         if let Some(resources) = &self.of_nodes {
             match **resources {
-                // The compiler makes one piece of what is read of a row.
+                // Most pods request both: no loop over resources for each row.
                 [one, other] => {
                     simd::retain_listed(rows, |at| headroom_of_node(&amounts[at], &[one, other]));
                 }
