@@ -32,7 +32,7 @@ pub use pod::{
     Affinity, Container, ContainerPort, ContainerResources, Pod, PodAffinity, PodAffinityTerm,
     PodStatus, Toleration, TopologySpreadConstraint, Volume, WeightedPodAffinityTerm,
 };
-pub use pod_spec::{InternedPodSpec, PodSpec, SharedPodSpec};
+pub use pod_spec::{InternedPodSpec, PodSpec, SharedPodSpec, SpecWithoutResources};
 pub use quantity::Quantity;
 pub use raw_object::{Encoding, RawObject};
 pub use selector::{LabelSelector, NodeSelector, NodeSelectorTerm, Selector};

@@ -1,5 +1,7 @@
 //! The spec of a pod. Pods of one controller are equal in all of it that is read, except for the name of their node, and share that part.
 
+mod without_resources;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::hash::{BuildHasher as _, Hash, Hasher};
@@ -18,6 +20,8 @@ use crate::pod::{
     Affinity, Container, ContainerResources, NamedItem, Toleration, TopologySpreadConstraint,
     Volume,
 };
+
+pub use self::without_resources::SpecWithoutResources;
 
 /// The spec of a pod: the name of its node, and what it shares with equal pods, whose fields it has by [`Deref`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

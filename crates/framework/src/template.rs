@@ -84,11 +84,17 @@ pub struct PodTemplate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SharedTemplateId(pub(crate) u64);
 
+/// The id of all templates that differ in nothing but labels, requests and limits, in their world; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WithoutResourcesId(pub(crate) u64);
+
 /// What pods share whose labels differ, such as those of a StatefulSet, each of which has labels of its own.
 #[derive(Debug)]
 pub struct SharedTemplate {
     /// Equal ids in one world mean equal templates but for the labels.
     pub shared_id: SharedTemplateId,
+    /// Equal ids in one world mean equal templates but for the labels, and for the requests and limits of the pod and its containers.
+    pub without_resources_id: WithoutResourcesId,
     /// `metadata.namespace`.
     pub namespace: Str,
     /// Equal ids in one world mean equal namespaces.
@@ -196,6 +202,7 @@ impl SharedTemplate {
     /// When a selector is invalid.
     pub(crate) fn new(
         shared_id: SharedTemplateId,
+        without_resources_id: WithoutResourcesId,
         namespace_id: NamespaceId,
         pod: &Pod,
         spec: SharedSpec,
@@ -208,6 +215,7 @@ impl SharedTemplate {
         let parse = AffinityParser { namespace: &namespace };
         Ok(SharedTemplate {
             shared_id,
+            without_resources_id,
             required_affinity: parse.required("podAffinity", pod_affinity)?,
             required_anti_affinity: parse.required("podAntiAffinity", pod_anti_affinity)?,
             preferred_affinity: parse.preferred("podAffinity", pod_affinity)?,
@@ -290,7 +298,7 @@ impl<'a> SharedTemplateKey<'a> {
     }
 }
 
-fn controller(pod: &Pod) -> Option<&OwnerReference> {
+pub(crate) fn controller(pod: &Pod) -> Option<&OwnerReference> {
     pod.metadata.owner_references.iter().find(|owner| owner.controller == Some(true))
 }
 

@@ -19,7 +19,7 @@ use crate::affinity_terms::{AffinityTerms, PodTerm};
 use crate::cluster_objects::ClusterObjects;
 use crate::node_table::{NodeRow, NodeTable};
 use crate::slots_by_namespace::SlotsByNamespace;
-use crate::template::{PodTemplate, SharedTemplateId};
+use crate::template::{PodTemplate, WithoutResourcesId};
 use crate::topology_counter::{
     AssignedPod, CounterDeltas, TopologyCounterId, TopologyCounterSet, TopologyCounterSpec,
     TopologyCounters,
@@ -108,8 +108,8 @@ pub(super) struct Contributions {
     by_namespace: SlotsByNamespace,
     /// The labels that some counter reads.
     label_keys: Vec<Str>,
-    /// The class of the last template with a shared part.
-    last: Map<SharedTemplateId, LastClass>,
+    /// The class of the last of the templates that differ in nothing but labels, requests and limits: no counter reads these two.
+    last: Map<WithoutResourcesId, LastClass>,
     terms: AffinityTerms,
 }
 
@@ -150,7 +150,7 @@ impl Contributions {
             let values = values.iter().map(Option::as_ref);
             values.eq(self.label_keys.iter().map(|key| pod.labels.get(key)))
         };
-        let last = self.last.get(&pod.shared_id).filter(|last| has_values(&last.values));
+        let last = self.last.get(&pod.without_resources_id).filter(|last| has_values(&last.values));
         let id = match last {
             Some(last) => last.class,
             None => self.class_of(pod, sums),
@@ -177,7 +177,7 @@ impl Contributions {
             }
             let values = self.label_keys.iter().map(|key| pod.labels.get(key).cloned());
             let last = LastClass { values: values.collect(), class: id };
-            self.last.insert(pod.shared_id, last);
+            self.last.insert(pod.without_resources_id, last);
         }
         id
     }

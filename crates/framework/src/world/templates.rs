@@ -1,5 +1,7 @@
 //! Interned templates: equal pods share one.
 
+mod without_resources;
+
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
@@ -8,6 +10,7 @@ use loadmaster_api::{InternedPodSpec, Labels, Pod};
 use loadmaster_stdx::hash::SeededHashBuilder;
 use loadmaster_stdx::{Map, Set};
 
+use self::without_resources::WithoutResources;
 use super::contributions::ContributionClassId;
 use super::key_versions::KeyVersions;
 use crate::feature_gates::FeatureGates;
@@ -34,6 +37,7 @@ pub(super) struct Templates {
     /// The specs that templates share, with their ids.
     specs: Map<InternedPodSpec, SpecId>,
     last_spec_id: u64,
+    without_resources: WithoutResources,
     hasher: SeededHashBuilder,
     /// Number of templates at which unused ones are dropped.
     sweep_at: usize,
@@ -94,7 +98,8 @@ impl Templates {
         let id = SharedTemplateId(self.last_shared_id + 1);
         let namespace_id = versions.namespace_id(&pod.metadata.namespace);
         let spec = self.shared_spec(&pod.spec.shared);
-        let shared = Arc::new(SharedTemplate::new(id, namespace_id, pod, spec, gates)?);
+        let without = self.without_resources.id_of(pod, namespace_id);
+        let shared = Arc::new(SharedTemplate::new(id, without, namespace_id, pod, spec, gates)?);
         self.last_shared_id = id.0;
         let hash_of = |known: &Arc<SharedTemplate>| {
             self.hasher.hash_one(SharedTemplateKey::of_template(known))
@@ -174,6 +179,8 @@ impl Templates {
         self.shared.retain(|shared| Arc::strong_count(shared) > 1);
         let used: Set<SpecId> = self.shared.iter().map(|shared| shared.spec.id()).collect();
         self.specs.retain(|_, id| used.contains(id));
+        let used = self.shared.iter().map(|shared| shared.without_resources_id).collect();
+        self.without_resources.retain(&used);
         self.give_memory_back();
         self.sweep_at = 2 * self.table.len();
     }
