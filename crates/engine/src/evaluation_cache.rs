@@ -52,7 +52,7 @@ pub(crate) struct NodeFilterKeys(Arc<[KeyId]>);
 /// The cached evaluation of a combination of keys.
 pub(crate) struct CachedEvaluation {
     pub evaluator: Evaluator,
-    pub index: Option<ScoreIndex>,
+    pub index: Option<Box<ScoreIndex>>,
     /// Sequence number of the world's changes up to which `index` was updated.
     pub checked_at: u64,
     /// Number of the decision in which it was last used.
@@ -312,7 +312,11 @@ impl EvaluationCache {
         pod: &PodInfo,
         version: Option<KeyVersion>,
     ) -> Result<(CombinationId, bool), Failure> {
-        let (id, is_new) = self.find_by_keys(profile, world, states, pod).inspect_err(|_| {
+        let keys = version.and_then(|version| {
+            self.keys_of_similar_pod(EvaluatorCx { world, states }, &pod.template, version)
+        });
+        let found = self.find_by_keys(profile, world, states, pod, keys);
+        let (id, is_new) = found.inspect_err(|_| {
             // What the plugins before the one that panicked prepared has no user.
             self.release_unused(world);
         })?;
@@ -335,10 +339,50 @@ impl EvaluationCache {
         let of_template = self.by_template.get(template.id);
         let of_template = of_template.filter(|(then, _)| world.keys_hold(template, *then, version));
         let of_template = of_template.map(|(then, id)| (Some(then), id));
-        of_template.or_else(|| Some((None, self.by_labels.get(template, version)?)))
+        of_template.or_else(|| {
+            let pod = self.by_labels.get(template, version)?;
+            pod.has_spec_of(template).then_some((None, pod.combination))
+        })
     }
 
+    /// The keys of a pod that differs from those with this template at most in requests, limits and labels that no key reads.
+    fn keys_of_similar_pod(
+        &mut self,
+        cx: EvaluatorCx<'_>,
+        template: &PodTemplate,
+        version: KeyVersion,
+    ) -> Option<Vec<KeyId>> {
+        let pod = self.by_labels.get(template, version)?;
+        let cached = self.cached.get_mut(pod.combination.0)?;
+        cached.is_valid(cx).then(|| cached.keys.to_vec())
+    }
+
+    /// Finds or prepares the evaluation of a pod's keys, of which those that do not depend on requests and limits are these, if they are
+    /// known.
     fn find_by_keys(
+        &mut self,
+        profile: &Profile,
+        world: &mut World,
+        states: &PluginStates,
+        pod: &PodInfo,
+        known: Option<Vec<KeyId>>,
+    ) -> Result<(CombinationId, bool), Failure> {
+        let Some(mut keys) = known else {
+            return self.find_by_all_keys(profile, world, states, pod);
+        };
+        for (at, key) in keys.iter_mut().enumerate() {
+            if self.usages[at].key_reads_resources {
+                (*key, _) = self.key_of(profile, world, states, pod, at)?;
+            }
+        }
+        match self.valid_combination(EvaluatorCx { world, states }, &keys) {
+            Some(id) => Ok((id, false)),
+            None => Ok((self.prepare_combination(profile, world, keys), true)),
+        }
+    }
+
+    /// The same where no keys are known, but perhaps some of the spec.
+    fn find_by_all_keys(
         &mut self,
         profile: &Profile,
         world: &mut World,

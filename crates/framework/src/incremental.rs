@@ -63,6 +63,12 @@ pub trait Incremental: Send + Sync {
         self.key_is_of_spec(&pod.template.spec).then(Vec::new)
     }
 
+    /// Whether [`Incremental::key`] reads requests or limits of pods or containers. If not, it is computed once for all pods that differ in
+    /// nothing else, and in no label that it reads, until [`World::key_version`] changes.
+    fn key_reads_resources(&self) -> bool {
+        true
+    }
+
     /// Prepares the evaluation of all pods with this key.
     fn prepare(&self, cx: &mut PrepareCx<'_>, key: &Self::Key) -> PrepareResult;
 }
@@ -240,6 +246,9 @@ pub trait AnyIncremental: Send + Sync {
     /// [`Incremental::label_keys`].
     fn any_label_keys(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Vec<Str>>;
 
+    /// [`Incremental::key_reads_resources`].
+    fn any_key_reads_resources(&self) -> bool;
+
     /// [`Incremental::prepare`]; [`PrepareResult::PerNode`] for the key of another plugin.
     fn prepare_any(&self, cx: &mut PrepareCx<'_>, key: &EvaluatorKey) -> PrepareResult;
 }
@@ -262,6 +271,10 @@ impl<T: Incremental> AnyIncremental for T {
 
     fn any_label_keys(&self, cx: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Vec<Str>> {
         self.label_keys(cx, pod)
+    }
+
+    fn any_key_reads_resources(&self) -> bool {
+        self.key_reads_resources()
     }
 
     fn prepare_any(&self, cx: &mut PrepareCx<'_>, key: &EvaluatorKey) -> PrepareResult {

@@ -142,6 +142,10 @@ impl Incremental for DynamicResources {
         true
     }
 
+    fn key_reads_resources(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, has_claims: &bool) -> PrepareResult {
         prepare_or_reject(*has_claims, REASON_DEVICES)
     }

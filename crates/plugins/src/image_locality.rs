@@ -72,6 +72,10 @@ impl Incremental for ImageLocality {
         true
     }
 
+    fn key_reads_resources(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, cx: &mut PrepareCx<'_>, images: &PodImages) -> PrepareResult {
         let on_any_node = is_on_any_node(&images.names, cx.world().nodes());
         PrepareResult::Evaluator(Box::new(ImageLocalityEvaluator {

@@ -240,6 +240,10 @@ impl Incremental for NodeAffinity {
         true
     }
 
+    fn key_reads_resources(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, cx: &mut PrepareCx<'_>, pod: &PodNodeAffinity) -> PrepareResult {
         let (filters, scores) = (self.filters(pod.into()), self.scores(pod.into()));
         if !filters && !scores {

@@ -215,6 +215,10 @@ impl Incremental for NodeDeclaredFeatures {
         true
     }
 
+    fn key_reads_resources(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, required: &FeatureSet) -> PrepareResult {
         let required = *required;
         if required == FeatureSet::NONE {

@@ -79,6 +79,10 @@ impl Incremental for NodeName {
         true
     }
 
+    fn key_reads_resources(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, node_name: &Str) -> PrepareResult {
         if node_name.is_empty() {
             return PrepareResult::Skip;

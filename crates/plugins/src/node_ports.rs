@@ -122,6 +122,10 @@ impl Incremental for NodePorts {
         true
     }
 
+    fn key_reads_resources(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, wanted: &Self::Key) -> PrepareResult {
         if wanted.is_empty() {
             return PrepareResult::Skip;

@@ -109,6 +109,10 @@ impl Incremental for NodeUnschedulable {
         true
     }
 
+    fn key_reads_resources(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, is_tolerated: &bool) -> PrepareResult {
         if *is_tolerated {
             return PrepareResult::Skip;

@@ -181,6 +181,10 @@ impl Incremental for NodeVolumeLimits {
         spec.volumes.is_empty()
     }
 
+    fn key_reads_resources(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, volumes: &Self::Key) -> PrepareResult {
         if volumes.is_empty() {
             return PrepareResult::Skip;

@@ -144,6 +144,10 @@ impl Incremental for TaintToleration {
         true
     }
 
+    fn key_reads_resources(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, cx: &mut PrepareCx<'_>, tolerations: &Self::Key) -> PrepareResult {
         PrepareResult::Evaluator(Box::new(TaintTolerationEvaluator::new(
             self.toleration_matcher,

@@ -293,6 +293,10 @@ impl Incremental for VolumeBinding {
         spec.volumes.is_empty()
     }
 
+    fn key_reads_resources(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, cx: &mut PrepareCx<'_>, key: &Key) -> PrepareResult {
         match key {
             Err(error) => PrepareResult::Rejected(error.clone().into()),

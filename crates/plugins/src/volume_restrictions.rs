@@ -307,6 +307,10 @@ impl Incremental for VolumeRestrictions {
         spec.volumes.is_empty()
     }
 
+    fn key_reads_resources(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, key: &Self::Key) -> PrepareResult {
         match key {
             RestrictionKey::MissingClaim(name) => PrepareResult::Rejected(not_found(name)),

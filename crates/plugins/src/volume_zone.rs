@@ -259,6 +259,10 @@ impl Incremental for VolumeZone {
         spec.volumes.is_empty()
     }
 
+    fn key_reads_resources(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, _cx: &mut PrepareCx<'_>, key: &Self::Key) -> PrepareResult {
         match key {
             Err(why) => PrepareResult::Rejected(Rejection::unresolvable(why.clone())),

@@ -107,6 +107,8 @@ pub(crate) struct PluginUsage {
     /// Whether PreFilter and PreScore are enabled exactly where the plugin implements them and Filter or Score are enabled;
     /// otherwise the incremental form would give different results.
     pub whole: bool,
+    /// Whether the plugin's key may differ between pods that differ only in requests and limits.
+    pub key_reads_resources: bool,
 }
 
 impl PluginUsage {
@@ -128,7 +130,9 @@ impl PluginUsage {
             && (filters == plugin.has_filter)
             && (pre_scores == plugin.has_pre_score || weight == 0 && !pre_scores);
         let filters = filters || pre_filters;
-        PluginUsage { plugin: index, position: 0, filters, weight, whole }
+        let incremental = plugin.incremental.as_ref().filter(|_| whole);
+        let key_reads_resources = incremental.is_some_and(|it| it.any_key_reads_resources());
+        PluginUsage { plugin: index, position: 0, filters, weight, whole, key_reads_resources }
     }
 }
 

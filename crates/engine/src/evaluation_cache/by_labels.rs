@@ -1,11 +1,11 @@
-//! The combination of keys of pods that differ in labels that no key reads.
+//! The keys of pods that differ in labels that no key reads, or in requests and limits.
 
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 
 use hashbrown::Equivalent;
 use loadmaster_api::{Labels, Str};
-use loadmaster_framework::template::{SharedTemplateId, TemplateId};
+use loadmaster_framework::template::{SpecId, TemplateId, WithoutResourcesId};
 use loadmaster_framework::world::KeyVersion;
 use loadmaster_framework::{EvaluatorCx, Failure, PodInfo, PodTemplate};
 use loadmaster_stdx::Map;
@@ -19,24 +19,40 @@ use crate::profile::Profile;
 /// Number of entries that are remembered at most.
 const ENTRIES_MAX: usize = 1 << 16;
 
-/// The combinations of the keys of pods by what they share ([`loadmaster_framework::template::SharedTemplate`]) and the labels that keys read.
-/// Pods with labels of their own have a template each, but the labels that distinguish them are in few selectors.
+/// The combinations of the keys of pods by what they share but for requests and limits
+/// ([`loadmaster_framework::template::SharedTemplate::without_resources_id`]), and by the labels that keys read. Pods with labels of their own
+/// have a template each, but the labels that distinguish them are in few selectors; of pods with requests of their own, most keys are equal.
 #[derive(Default)]
 pub(super) struct ByLabels {
-    known: Map<SharedTemplateId, OfSharedTemplate>,
+    known: Map<WithoutResourcesId, OfTemplates>,
     n_entries: usize,
 }
 
-struct OfSharedTemplate {
+struct OfTemplates {
     /// That of the world in which all of this was computed.
     version: KeyVersion,
-    /// The template of the first of these pods.
+    /// The first of these templates.
     first: TemplateId,
     reads: LabelsRead,
     /// By the values of the labels that are read.
-    combinations: Map<Box<[Option<Str>]>, CombinationId>,
+    pods: Map<Box<[Option<Str>]>, LastPod>,
     /// The one that was added last: pods of one controller most often have the same values.
-    last: Option<(Box<[Option<Str>]>, CombinationId)>,
+    last: Option<(Box<[Option<Str>]>, LastPod)>,
+}
+
+/// The last of the pods with equal values of labels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LastPod {
+    spec: SpecId,
+    /// Of its keys.
+    pub combination: CombinationId,
+}
+
+impl LastPod {
+    /// Whether it has the spec of this template, also the requests and limits.
+    pub fn has_spec_of(self, template: &PodTemplate) -> bool {
+        self.spec == template.spec.id()
+    }
 }
 
 /// The labels that the keys of pods read.
@@ -74,15 +90,17 @@ impl Equivalent<Box<[Option<Str>]>> for Values<'_> {
 }
 
 impl ByLabels {
-    /// The combination of a template, as computed for another one in this version of the world.
+    /// The last pod in this version of the world with the keys of this template, but for plugins that read requests or limits if its spec
+    /// is another one.
     #[inline(never)]
-    pub fn get(&self, template: &PodTemplate, version: KeyVersion) -> Option<CombinationId> {
-        let known = self.known.get(&template.shared_id).filter(|it| it.version == version)?;
+    pub fn get(&self, template: &PodTemplate, version: KeyVersion) -> Option<LastPod> {
+        let known = self.known.get(&template.without_resources_id);
+        let known = known.filter(|known| known.version == version)?;
         let LabelsRead::Keys(keys) = &known.reads else { return None };
         let values = Values { keys, labels: &template.labels };
         match &known.last {
-            Some((last, combination)) if values.equivalent(last) => Some(*combination),
-            _ => known.combinations.get(&values).copied(),
+            Some((last, pod)) if values.equivalent(last) => Some(*pod),
+            _ => known.pods.get(&values).copied(),
         }
     }
 
@@ -98,36 +116,41 @@ impl ByLabels {
         if self.n_entries >= ENTRIES_MAX {
             self.clear();
         }
-        self.n_entries += 1;
-        let new = || OfSharedTemplate {
+        let new = || OfTemplates {
             version,
             first: template.id,
             reads: LabelsRead::Unknown,
-            combinations: Map::default(),
+            pods: Map::default(),
             last: None,
         };
-        let known = self.known.entry(template.shared_id).or_insert_with(new);
+        let n_known = self.known.len();
+        let known = self.known.entry(template.without_resources_id).or_insert_with(new);
         let mut are_several = known.first != template.id;
         if known.version != version {
             // If there were several templates before, the next pod most often has another one than this one, too.
             are_several = !matches!(known.reads, LabelsRead::Unknown);
             *known = new();
         }
-        if !are_several {
-            return Ok(());
-        }
-        if matches!(known.reads, LabelsRead::Unknown) {
+        if are_several && matches!(known.reads, LabelsRead::Unknown) {
             known.reads = match label_keys()? {
                 Some(keys) => LabelsRead::Keys(keys.into()),
                 None => LabelsRead::Any,
             };
         }
+        let mut n_new = 0;
         if let LabelsRead::Keys(keys) = &known.reads {
             let values = Values { keys, labels: &template.labels };
-            let values: Box<[_]> = values.iter().map(Option::<&Str>::cloned).collect();
-            known.last = Some((values.clone(), combination));
-            known.combinations.insert(values, combination);
+            let pod = LastPod { spec: template.spec.id(), combination };
+            match &mut known.last {
+                Some((last, known)) if values.equivalent(last) => *known = pod,
+                _ => {
+                    let values: Box<[_]> = values.iter().map(Option::<&Str>::cloned).collect();
+                    known.last = Some((values.clone(), pod));
+                    n_new = usize::from(known.pods.insert(values, pod).is_none());
+                }
+            }
         }
+        self.n_entries += self.known.len() - n_known + n_new;
         Ok(())
     }
 
@@ -191,7 +214,8 @@ mod tests {
             let template = pod(&mut self.world, labels).template;
             let version = self.world.key_version(&template);
             if let Some(found) = self.known.get(&template, version) {
-                assert_eq!(found, CombinationId(app));
+                assert_eq!(found.combination, CombinationId(app));
+                assert!(found.has_spec_of(&template));
                 return true;
             }
             let label_keys = || {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use loadmaster_api::{Node, Pod};
+use loadmaster_api::{Node, Pod, Service};
 use loadmaster_config::{AllFeatureGates, check_configuration_value};
 use loadmaster_framework::Registry;
 use serde_json::{Value, json};
@@ -51,9 +51,20 @@ fn parse(world: &mut World, name: &str, app: &str, spec: &Value) -> PodInfo {
 }
 
 fn parse_with_cpu(world: &mut World, name: &str, app: &str, spec: &Value, milli: u64) -> PodInfo {
+    parse_with_labels(world, name, &json!({"app": app}), spec, milli)
+}
+
+fn parse_with_labels(
+    world: &mut World,
+    name: &str,
+    labels: &Value,
+    spec: &Value,
+    milli: u64,
+) -> PodInfo {
     let requests = json!({"cpu": format!("{milli}m"), "memory": "900Mi"});
     let container = json!({"name": "c", "resources": {"requests": requests}});
-    let mut pod = json!({"metadata": {"name": name, "namespace": "default", "labels": {"app": app}}, "spec": spec});
+    let mut pod =
+        json!({"metadata": {"name": name, "namespace": "default", "labels": labels}, "spec": spec});
     pod["spec"]["containers"] = json!([container]);
     world.parse_pod(&serde_json::from_value::<Pod>(pod).unwrap()).unwrap()
 }
@@ -199,6 +210,44 @@ fn pods_that_select_a_pool_of_nodes() {
         let cpu = if history.rng.one_in(4) { 100 } else { 100 + turn };
         let pod = parse_with_cpu(&mut history.world, &format!("a-{turn}"), "a", &spec, cpu);
         // The first search for a key is a full scan, and selects the node in the other turns.
+        if turn % 2 == 0 {
+            history.compare_totals(turn, &pod);
+        }
+        history.schedule(turn, pod);
+    }
+}
+
+/// Most pods request what no other does and have a label of their own, so that most of their keys are those of the pod before. A Service comes
+/// and goes, and selects them by other labels; some pods have another priority, toleration or selector. In between pods are removed, and nodes
+/// change or are replaced.
+#[test]
+fn pods_whose_requests_and_labels_differ() {
+    let service = |selector: Value| {
+        let metadata = json!({"name": "web", "namespace": "default"});
+        let service = json!({"metadata": metadata, "spec": {"selector": selector}});
+        Arc::new(serde_json::from_value::<Service>(service).unwrap())
+    };
+    let specs = [
+        json!({}),
+        json!({"priority": 1}),
+        json!({"tolerations": [{"key": "own", "operator": "Exists"}]}),
+        json!({"nodeSelector": {"pool": "p1"}}),
+    ];
+    let mut history = History::new();
+    for turn in 0..600 {
+        history.change();
+        let History { world, rng, .. } = &mut history;
+        match rng.below(24) {
+            0 => world.upsert_listed(service(json!({"app": "web"}))),
+            1 => world.upsert_listed(service(json!({"app": "web", "tier": "0"}))),
+            2 => world.delete_listed::<Service>(&"default".into(), "web"),
+            _ => {}
+        }
+        let labels = json!({"app": rng.pick(&["web", "other"]), "tier": rng.below(2).to_string(),
+            "id": turn.to_string()});
+        let spec = if rng.one_in(4) { rng.pick(&specs) } else { &specs[0] };
+        let cpu = if rng.one_in(4) { 100 } else { 100 + turn };
+        let pod = parse_with_labels(world, &format!("web-{turn}"), &labels, spec, cpu);
         if turn % 2 == 0 {
             history.compare_totals(turn, &pod);
         }

@@ -92,6 +92,7 @@ struct OriginalPod {
     template: Arc<PodTemplate>,
     key_is_of_spec: bool,
     label_keys: Option<Vec<Str>>,
+    key_reads_resources: bool,
     prepared: Prepared,
     results: PerNodeResults,
 }
@@ -107,6 +108,7 @@ impl OriginalPod {
         let incremental = bench.points.incremental.as_ref();
         Ok(OriginalPod {
             key_is_of_spec: incremental.is_some_and(|it| it.any_key_is_of_spec(&pod.template.spec)),
+            key_reads_resources: incremental.is_none_or(|it| it.any_key_reads_resources()),
             label_keys: incremental.and_then(|it| it.any_label_keys(bench.evaluator_cx(), &pod)),
             prepared,
             results: bench.evaluate_per_node(&pod),
@@ -115,7 +117,7 @@ impl OriginalPod {
     }
 
     /// What says that the other pod must have this pod's key, if the plugin says so: it differs only in what is not in the spec, or in no
-    /// label that the key reads. Pods with a node name or a resize have their results per node.
+    /// label, request or limit that the key reads. Pods with a node name or a resize have their results per node.
     fn why_key_must_be_equal(&self, other: &PodInfo) -> Option<&'static str> {
         if !other.node_name.is_empty() || other.resized.is_some() {
             return None;
@@ -123,11 +125,17 @@ impl OriginalPod {
         if self.key_is_of_spec && other.template.spec.id() == self.template.spec.id() {
             return Some("the key depends on more than the spec (key_is_of_spec)");
         }
-        let may_share = other.template.shared_id == self.template.shared_id
-            && !other.template.has_ephemeral_volumes();
-        let read = self.label_keys.as_ref().filter(|_| may_share)?;
-        let is_equal = |key: &Str| other.template.labels.get(key) == self.template.labels.get(key);
-        read.iter().all(is_equal).then_some("the key depends on more labels (label_keys)")
+        let (template, other) = (&self.template, &other.template);
+        let read = self.label_keys.as_ref().filter(|_| !other.has_ephemeral_volumes())?;
+        if !read.iter().all(|key| other.labels.get(key) == template.labels.get(key)) {
+            return None;
+        }
+        if other.shared_id == template.shared_id {
+            return Some("the key depends on more labels (label_keys)");
+        }
+        let is_equal = other.without_resources_id == template.without_resources_id;
+        (is_equal && !self.key_reads_resources)
+            .then_some("the key depends on requests or limits (key_reads_resources)")
     }
 
     /// Whether pods with equal keys may have different results ([`PluginEvaluator::accepts_pod`](crate::PluginEvaluator::accepts_pod)).

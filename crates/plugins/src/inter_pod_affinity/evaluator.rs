@@ -82,6 +82,10 @@ impl Incremental for InterPodAffinity {
         Some(own.chain(cx.world.affinity_terms().label_keys()).cloned().collect())
     }
 
+    fn key_reads_resources(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, cx: &mut PrepareCx<'_>, key: &InterPodAffinityKey) -> PrepareResult {
         let mut evaluator = InterPodAffinityEvaluator {
             matches_own_affinity: key.matches_own_affinity,

@@ -66,6 +66,10 @@ impl Incremental for PodTopologySpread {
         Some(own.iter().flat_map(constraint::label_keys).cloned().collect())
     }
 
+    fn key_reads_resources(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, cx: &mut PrepareCx<'_>, key: &PodTopologySpreadKey) -> PrepareResult {
         let hard = match &key.hard {
             Ok(hard) => hard,

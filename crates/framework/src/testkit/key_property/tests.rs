@@ -4,6 +4,7 @@ use loadmaster_api::Str;
 use serde_json::{Value, json};
 
 use crate::incremental::{FilterScope, ResultDependencies, RowDependency};
+use crate::pod_requests::PodRequests;
 use crate::testkit::{PluginTestBench, node, pod};
 use crate::{
     Cx, EvaluatorCx, ExtensionPoints, Failure, Filter, Incremental, NodeInfo, NodeRow, PluginDef,
@@ -42,8 +43,8 @@ impl Score for Tiers {
 }
 
 impl Incremental for Tiers {
-    /// Tier, score, and the pod's name, which no result depends on.
-    type Key = (Str, i64, Option<Box<str>>);
+    /// Tier, score, and the pod's name and requests, which no result depends on.
+    type Key = (Str, i64, Option<Box<str>>, Option<PodRequests>);
 
     fn key(&self, _: EvaluatorCx<'_>, pod: &PodInfo) -> Option<Self::Key> {
         let has = |part| self.parts.contains(&part);
@@ -52,7 +53,8 @@ impl Incremental for Tiers {
         }
         let tier = if has("tier") { label(&pod.template.labels) } else { Str::new("db") };
         let score = if has("priority") { priority_score(pod) } else { 0 };
-        Some((tier, score, has("name").then(|| pod.name.clone())))
+        let name = has("name").then(|| pod.name.clone());
+        Some((tier, score, name, has("requests").then(|| pod.template.requests.clone())))
     }
 
     fn label_keys(&self, _: EvaluatorCx<'_>, _: &PodInfo) -> Option<Vec<Str>> {
@@ -62,7 +64,11 @@ impl Incremental for Tiers {
         (!known.is_empty()).then_some(known)
     }
 
-    fn prepare(&self, _: &mut PrepareCx<'_>, (tier, score, _): &Self::Key) -> PrepareResult {
+    fn key_reads_resources(&self) -> bool {
+        !self.parts.contains(&"reads no resources")
+    }
+
+    fn prepare(&self, _: &mut PrepareCx<'_>, (tier, score, ..): &Self::Key) -> PrepareResult {
         PrepareResult::Evaluator(Box::new(TiersEvaluator {
             tier: tier.clone(),
             score: *score,
@@ -100,7 +106,7 @@ impl PluginEvaluator for TiersEvaluator {
     }
 }
 
-const PARTS: [&[&str]; 8] = [
+const PARTS: [&[&str]; 10] = [
     &["key", "tier", "priority"],
     &["key", "tier", "priority", "name"],
     &["key", "priority"],
@@ -109,6 +115,8 @@ const PARTS: [&[&str]; 8] = [
     &["key", "tier", "priority", "reads tier"],
     &["key", "tier", "priority", "reads app"],
     &["key", "tier", "priority", "rejects nothing"],
+    &["key", "tier", "priority", "requests", "reads tier"],
+    &["key", "tier", "priority", "requests", "reads tier", "reads no resources"],
 ];
 
 fn build<const N: usize>(points: &mut ExtensionPoints, _: &Value) -> Result<(), PluginError> {
@@ -179,6 +187,15 @@ fn a_key_that_reads_another_label_is_an_error() {
     assert_eq!(
         bench::<6>().check_key(db()).unwrap_err().to_string(),
         "/metadata/labels/tier = \"\": the key depends on more labels (label_keys)"
+    );
+}
+
+#[test]
+fn a_key_that_reads_requests_must_say_so() {
+    bench::<8>().check_key(db()).unwrap();
+    assert_eq!(
+        bench::<9>().check_key(db()).unwrap_err().to_string(),
+        "/spec/containers/0/resources/requests/cpu = \"0\": the key depends on requests or limits (key_reads_resources)"
     );
 }
 
