@@ -27,7 +27,8 @@ pub(crate) use row_index::RowIndex;
 /// A row index that combinations of keys share.
 #[derive(Default)]
 pub(crate) struct SharedRowIndex {
-    index: Option<RowIndex>,
+    /// Most combinations of keys have none: those of pods that are scheduled once.
+    index: Option<Box<RowIndex>>,
     /// The combination whose classes the index has.
     owner: Option<CombinationId>,
     /// Number of times that an index was built here.
@@ -79,7 +80,7 @@ impl SharedRowIndex {
     ) {
         self.owner = only_user.filter(|_| evaluator.counts_pods());
         let key_form = self.owner.map_or(KeyForm::Shared, |_| KeyForm::Counted);
-        self.index = Some(RowIndex::new(evaluator, results, cx, key_form));
+        self.index = Some(Box::new(RowIndex::new(evaluator, results, cx, key_form)));
         self.n_built += 1;
     }
 }
@@ -105,7 +106,7 @@ impl ScoreIndex {
     /// The index on an up to date shared one.
     #[cold]
     pub fn new(evaluator: &Evaluator, shared: &SharedRowIndex, cx: EvaluatorCx<'_>) -> ScoreIndex {
-        let index = shared.index.as_ref();
+        let index = shared.index.as_deref();
         let index = index.filter(|it| it.key_form == KeyForm::Shared && evaluator.counts_pods());
         ScoreIndex {
             counted: index.map(|index| CountedRows::new(evaluator, index, cx)),
@@ -151,7 +152,7 @@ impl<'a> IndexedRows<'a> {
         own: &'a mut ScoreIndex,
     ) -> Option<IndexedRows<'a>> {
         let is_current = shared.n_built == own.n_built;
-        let index = shared.index.as_mut().filter(|_| is_current)?;
+        let index = shared.index.as_deref_mut().filter(|_| is_current)?;
         Some(IndexedRows { evaluator, index, own })
     }
 

@@ -192,7 +192,7 @@ impl Evaluator {
 
     /// The positions of the plugins whose Filter may reject nodes, if none of them looks at more than the key, one node and its pods, and
     /// PreFilter neither rejects pods nor excludes nodes.
-    pub fn node_filters(&self) -> Option<Vec<usize>> {
+    pub fn node_filters(&self) -> Option<SmallVec<[usize; 8]>> {
         if !self.per_node_plugins.is_empty()
             || self.rejected.is_some()
             || self.depends_on_pod()
@@ -200,7 +200,7 @@ impl Evaluator {
         {
             return None;
         }
-        let mut positions = Vec::new();
+        let mut positions = SmallVec::new();
         for part in self.parts.iter().filter(|part| part.filters) {
             match part.enter(ExtensionPoint::Prepare).filter_scope() {
                 FilterScope::Nothing => {}

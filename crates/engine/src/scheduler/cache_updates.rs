@@ -84,7 +84,7 @@ impl Scheduler {
         let caught_up =
             cached.index.as_mut().is_some_and(|index| index.catch_up(evaluator, shared, cx));
         if !caught_up {
-            cached.index = Some(ScoreIndex::new(evaluator, shared, cx));
+            cached.index = Some(Box::new(ScoreIndex::new(evaluator, shared, cx)));
         }
     }
 }
