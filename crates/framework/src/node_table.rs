@@ -221,8 +221,8 @@ impl NodeTable {
         self.entry(row).map_or(&[], |entry| &entry.host_ports)
     }
 
-    /// Reads what a placement on this node changes first, and what the next decision reads first of a row that changed. Most often it is in no
-    /// cache of the processor: read before it is needed, it comes from memory while the decision ends.
+    /// Reads what a placement on this node or a deletion changes first, and what the next decision reads first of a row that changed. Most often it
+    /// is in no cache of the processor: read before it is needed, it comes from memory while the decision ends, or the deleted pod is read.
     #[inline]
     pub fn preload(&self, row: NodeRow) {
         let n_pods = self.amounts.rows()[row.index()][NodeAmount::Pods];

@@ -1,6 +1,7 @@
 //! The node of every assigned pod, by the pod's uid.
 
 use std::hash::BuildHasher as _;
+use std::hint::black_box;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -52,9 +53,20 @@ impl AssignedPods {
         UidHash((self.hasher.hash_one(uid) >> 32) as u32)
     }
 
-    /// The pod with this uid, and its row.
-    fn get(&self, hash: UidHash, uid: &str) -> Option<(NodeRow, &Arc<PodInfo>)> {
-        let found = self.table.find(hash.of_table(), |known| known.has_uid(hash, uid));
+    /// The pod with this uid, and its row. Calls `preload` with it before its uid is known, which has to come from memory.
+    fn get(
+        &self,
+        hash: UidHash,
+        uid: &str,
+        preload: impl Fn(NodeRow, &PodInfo),
+    ) -> Option<(NodeRow, &Arc<PodInfo>)> {
+        let is_it = |known: &AssignedPod| {
+            known.hash == hash && {
+                preload(known.row, &known.pod);
+                *known.pod.uid == *uid
+            }
+        };
+        let found = self.table.find(hash.of_table(), is_it);
         found.map(|known| (known.row, &known.pod))
     }
 
@@ -94,7 +106,11 @@ impl World {
             let at = self.nodes.pods(row).iter().rposition(|other| Arc::ptr_eq(other, pod));
             at.map(|at| (row, at))
         };
-        let known = self.assigned.get(hash, uid).and_then(position);
+        let preload = |row, pod: &PodInfo| {
+            self.nodes.preload(row);
+            black_box(pod.template.id);
+        };
+        let known = self.assigned.get(hash, uid, preload).and_then(position);
         if known.is_none() && self.undo.is_dry_run() {
             return self.position_in_dry_run(uid);
         }
