@@ -34,21 +34,63 @@ struct OfTemplates {
     /// The first of these templates.
     first: TemplateId,
     reads: LabelsRead,
-    /// By the values of the labels that are read.
-    pods: Map<Box<[Option<Str>]>, LastPod>,
-    /// The one that was added last: pods of one controller most often have the same values.
-    last: Option<(Box<[Option<Str>]>, LastPod)>,
+    pods: Vec<PodsWithValues>,
+    /// Indices in `pods`, by the values of the labels that are read.
+    by_values: Map<Box<[Option<Str>]>, usize>,
+    /// The index of those to which a pod was added last: pods of one controller most often have the same values.
+    last: usize,
 }
 
-/// The last of the pods with equal values of labels.
+/// The pods with equal values of labels.
+struct PodsWithValues {
+    values: Box<[Option<Str>]>,
+    last: KnownPod,
+    /// Empty as long as all of them have the same spec.
+    by_spec: Map<SpecId, CombinationId>,
+}
+
+/// A pod whose keys are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct LastPod {
+pub(super) struct KnownPod {
     spec: SpecId,
     /// Of its keys.
     pub combination: CombinationId,
 }
 
-impl LastPod {
+impl OfTemplates {
+    /// The index in `pods` of those with these values.
+    fn position(&self, values: &Values<'_>) -> Option<usize> {
+        let last = self.pods.get(self.last);
+        if last.is_some_and(|pods| values.equivalent(&pods.values)) {
+            return Some(self.last);
+        }
+        self.by_values.get(values).copied()
+    }
+}
+
+impl PodsWithValues {
+    /// A pod with this spec, or the last one.
+    fn get(&self, spec: SpecId) -> KnownPod {
+        if self.last.spec == spec {
+            return self.last;
+        }
+        let combination = self.by_spec.get(&spec).copied();
+        combination.map_or(self.last, |combination| KnownPod { spec, combination })
+    }
+
+    /// Adds a pod as the last one; returns the number of entries that this takes.
+    fn add(&mut self, pod: KnownPod) -> usize {
+        let n_known = self.by_spec.len();
+        let KnownPod { spec, combination } = std::mem::replace(&mut self.last, pod);
+        if spec != pod.spec {
+            self.by_spec.insert(spec, combination);
+            self.by_spec.insert(pod.spec, pod.combination);
+        }
+        self.by_spec.len() - n_known
+    }
+}
+
+impl KnownPod {
     /// Whether it has the spec of this template, also the requests and limits.
     pub fn has_spec_of(self, template: &PodTemplate) -> bool {
         self.spec == template.spec.id()
@@ -90,18 +132,16 @@ impl Equivalent<Box<[Option<Str>]>> for Values<'_> {
 }
 
 impl ByLabels {
-    /// The last pod in this version of the world with the keys of this template, but for plugins that read requests or limits if its spec
-    /// is another one.
+    /// A pod in this version of the world with the keys of this template, but for plugins that read requests or limits if its spec is another
+    /// one.
     #[inline(never)]
-    pub fn get(&self, template: &PodTemplate, version: KeyVersion) -> Option<LastPod> {
+    pub fn get(&self, template: &PodTemplate, version: KeyVersion) -> Option<KnownPod> {
         let known = self.known.get(&template.without_resources_id);
         let known = known.filter(|known| known.version == version)?;
         let LabelsRead::Keys(keys) = &known.reads else { return None };
         let values = Values { keys, labels: &template.labels };
-        match &known.last {
-            Some((last, pod)) if values.equivalent(last) => Some(*pod),
-            _ => known.pods.get(&values).copied(),
-        }
+        let pods = known.pods.get(known.position(&values)?)?;
+        Some(pods.get(template.spec.id()))
     }
 
     /// Remembers the combination of a template. What its keys read is asked only when there is a second template: most pods of a cluster
@@ -120,8 +160,9 @@ impl ByLabels {
             version,
             first: template.id,
             reads: LabelsRead::Unknown,
-            pods: Map::default(),
-            last: None,
+            pods: Vec::new(),
+            by_values: Map::default(),
+            last: 0,
         };
         let n_known = self.known.len();
         let known = self.known.entry(template.without_resources_id).or_insert_with(new);
@@ -140,13 +181,18 @@ impl ByLabels {
         let mut n_new = 0;
         if let LabelsRead::Keys(keys) = &known.reads {
             let values = Values { keys, labels: &template.labels };
-            let pod = LastPod { spec: template.spec.id(), combination };
-            match &mut known.last {
-                Some((last, known)) if values.equivalent(last) => *known = pod,
-                _ => {
+            let pod = KnownPod { spec: template.spec.id(), combination };
+            match known.position(&values) {
+                Some(at) => {
+                    known.last = at;
+                    n_new = known.pods[at].add(pod);
+                }
+                None => {
                     let values: Box<[_]> = values.iter().map(Option::<&Str>::cloned).collect();
-                    known.last = Some((values.clone(), pod));
-                    n_new = usize::from(known.pods.insert(values, pod).is_none());
+                    known.last = known.pods.len();
+                    known.by_values.insert(values.clone(), known.last);
+                    known.pods.push(PodsWithValues { values, last: pod, by_spec: Map::default() });
+                    n_new = 1;
                 }
             }
         }
@@ -262,6 +308,33 @@ mod tests {
         let mut lookups = Lookups::new(None);
         assert!(["a", "b", "c", "d"].iter().all(|id| !lookups.find(1, id)));
         assert_eq!(lookups.n_asked.get(), 1);
+    }
+
+    #[test]
+    fn pods_with_other_requests_have_the_combination_of_their_spec_or_that_of_the_last_pod() {
+        let (mut world, mut known) = (World::default(), ByLabels::default());
+        let version = KeyVersion::default();
+        let mut find_or_insert = |cpu: u64, app: &str, id: u64| {
+            let requests = json!({"requests": {"cpu": cpu}});
+            let pod = json!({"metadata": {"name": "pod", "namespace": "a",
+                "labels": {"app": app, "id": id.to_string()}},
+                "spec": {"containers": [{"name": "main", "resources": requests}]}});
+            let pod = world.parse_pod(&serde_json::from_value(pod).unwrap()).unwrap();
+            let found = known.get(&pod.template, version);
+            if !found.is_some_and(|found| found.has_spec_of(&pod.template)) {
+                let label_keys = || Ok::<_, ()>(Some(vec!["app".into()]));
+                known.insert(&pod.template, version, CombinationId(id), label_keys).unwrap();
+            }
+            found.map(|found| (found.combination.0, found.has_spec_of(&pod.template)))
+        };
+        assert_eq!(find_or_insert(1, "web", 0), None);
+        assert_eq!(find_or_insert(1, "web", 1), None, "the labels that are read were not known");
+        assert_eq!(find_or_insert(2, "web", 2), Some((1, false)));
+        assert_eq!(find_or_insert(3, "web", 3), Some((2, false)));
+        assert_eq!(find_or_insert(1, "db", 4), None);
+        for (cpu, app, combination) in [(1, "web", 1), (2, "web", 2), (3, "web", 3), (1, "db", 4)] {
+            assert_eq!(find_or_insert(cpu, app, 5), Some((combination, true)), "{cpu} {app}");
+        }
     }
 
     #[test]
