@@ -31,7 +31,8 @@ const DECISIONS_PER_CHANGE: u32 = 100;
 const DECISIONS_PER_BATCH: u32 = 10_000;
 
 /// Pods are decoded and parsed, as far as that is not measured, before so many decisions and deletions: a scheduler that keeps up decides about
-/// pods that it has just received. Those that were parsed 10,000 decisions before come from memory, which takes 9 to 13 % longer.
+/// pods that it has just received. Those that were parsed up to 10,000 decisions before come from memory; with groups of 256, 1.09 to 1.13 times
+/// as many clustered basic pods were decided per second.
 const STEPS_PER_GROUP: usize = 512;
 
 /// Pods whose decision is measured one by one at the end, each the first of its key.
