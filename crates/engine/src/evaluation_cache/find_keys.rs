@@ -35,28 +35,32 @@ impl EvaluationCache {
         pod: &PodInfo,
         known: Option<Vec<KeyId>>,
     ) -> Result<(CombinationId, bool), Failure> {
-        let Some(mut keys) = known else {
-            return self.find_by_all_keys(profile, world, states, pod);
-        };
-        for (at, key) in keys.iter_mut().enumerate() {
-            if self.usages[at].key_reads_resources {
-                (*key, _) = self.key_of(profile, world, states, pod, at)?;
+        let (keys, found) = match known {
+            None => self.find_all_keys(profile, world, states, pod)?,
+            Some(mut keys) => {
+                for (at, key) in keys.iter_mut().enumerate() {
+                    if self.usages[at].key_reads_resources {
+                        (*key, _) = self.key_of(profile, world, states, pod, at)?;
+                    }
+                }
+                let found = self.valid_combination(EvaluatorCx { world, states }, &keys);
+                (keys, found)
             }
-        }
-        match self.valid_combination(EvaluatorCx { world, states }, &keys) {
-            Some(id) => Ok((id, false)),
-            None => Ok((self.prepare_combination(profile, world, keys), true)),
-        }
+        };
+        Ok(match found {
+            Some(id) => (id, false),
+            None => (self.prepare_combination(profile, world, keys), true),
+        })
     }
 
-    /// The same where no keys are known, but perhaps some of the spec.
-    fn find_by_all_keys(
+    /// All keys of a pod, of which those that depend on the spec alone may be known, and their cached combination, if it is up to date.
+    fn find_all_keys(
         &mut self,
         profile: &Profile,
         world: &mut World,
         states: &PluginStates,
         pod: &PodInfo,
-    ) -> Result<(CombinationId, bool), Failure> {
+    ) -> Result<(Vec<KeyId>, Option<CombinationId>), Failure> {
         let spec = pod.template.spec.id();
         let known = self.by_spec.get(&spec).cloned().unwrap_or_default();
         let mut keys = Vec::with_capacity(self.usages.len());
@@ -86,10 +90,7 @@ impl EvaluationCache {
             }
             self.by_spec.insert(spec, of_spec.as_slice().into());
         }
-        match found {
-            Some(id) => Ok((id, false)),
-            None => Ok((self.prepare_combination(profile, world, keys), true)),
-        }
+        Ok((keys, found))
     }
 
     /// The id of a pod's key for the plugin at this position in `usages`, and whether it depends on the spec alone. The plugin prepares an

@@ -61,10 +61,10 @@ impl AssignedPods {
         preload: impl Fn(NodeRow, &PodInfo),
     ) -> Option<(NodeRow, &Arc<PodInfo>)> {
         let is_it = |known: &AssignedPod| {
-            known.hash == hash && {
+            if known.hash == hash {
                 preload(known.row, &known.pod);
-                *known.pod.uid == *uid
             }
+            known.has_uid(hash, uid)
         };
         let found = self.table.find(hash.of_table(), is_it);
         found.map(|known| (known.row, &known.pod))
