@@ -104,6 +104,15 @@ proptest! {
     }
 
     #[test]
+    fn the_fused_quotient_equals_the_division(
+        n in prop_oneof![0..1i64 << 52, 0..1i64 << 20],
+        divisor in prop_oneof![1..=1i64 << 45, 1..1i64 << 20, (0..46i64).prop_map(|n| 1 << n)],
+    ) {
+        let (n, divisor) = (n as f64, divisor as f64);
+        prop_assert_eq!(Fused.quotient(n, divisor, 1.0 / divisor).to_bits(), (n / divisor).to_bits());
+    }
+
+    #[test]
     fn the_simd_filter_equals_a_comparison(
         rows in prop::collection::vec((amount(), 0..300i64, amount(), amount(), any::<bool>()), 0..200),
         wanted in prop::collection::vec(1..i64::MAX, 0..3),
@@ -167,7 +176,7 @@ fn means_are_exact() {
         let simd_formula =
             SimdFormula::new(&ScoreFormula::LeastAllocated, [1, other].into_iter()).unwrap();
         for (a, b) in (0..=100).flat_map(|a| [0, 1, 49, 50, 99, 100].map(|b| (a, b))) {
-            let found = mean(&simd_formula, [a as f64, b as f64], floor);
+            let found = mean(&simd_formula, [a as f64, b as f64], Baseline);
             assert_eq!(found, ((a + b * other) / (1 + other)) as f64, "{a} {b} {other}");
         }
     }
