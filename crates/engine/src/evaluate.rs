@@ -8,6 +8,7 @@ pub mod incremental;
 pub(crate) mod node_rows;
 pub mod per_node;
 pub(crate) mod plugin_loops;
+pub(crate) mod row_blocks;
 pub(crate) mod row_classes;
 pub(crate) mod row_results;
 pub mod score_buckets;

@@ -13,6 +13,7 @@ use crate::evaluate::class_table::ClassTable;
 use crate::evaluate::incremental::{Evaluator, RowScores};
 use crate::evaluate::node_rows::NodeRows;
 use crate::evaluate::plugin_loops::{PluginLoops, ScoreError};
+use crate::evaluate::row_blocks;
 use crate::evaluate::row_classes::RowClasses;
 use crate::evaluate::row_results::RowResults;
 use crate::node_sampling::RotatingNodeOrder;
@@ -26,8 +27,12 @@ pub(crate) struct FullScan {
     rows: ScannedRows,
     /// By scanned row: 1 where the row is feasible.
     set: Vec<u8>,
-    /// By scanned row.
+    /// By scanned row, without `offset`.
     totals: Vec<i64>,
+    /// What the only class adds to every total, if class keys are empty.
+    offset: i64,
+    /// What came of the row-local scores, if they were computed together with the filters.
+    scored: Option<Result<(), ScoreOutOfRange>>,
     /// By scanned row that was a member of the set after the row-local filters: its class.
     class_of: Vec<u32>,
     table: ClassTable,
@@ -85,7 +90,7 @@ impl FullScan {
         let results = scan.results;
         // An early end counts rows in search order.
         let may_list = scan.early.is_none();
-        let mut rest = self.filter(scan, may_list);
+        let mut rest = self.filter(scan, may_list, true);
         if self.failure.is_none() {
             self.failure = self.score(&mut rest, results).err();
         }
@@ -94,16 +99,19 @@ impl FullScan {
 
     /// The same without scoring: every total is 0.
     pub fn run_filters(&mut self, scan: Scan<'_, '_>) {
-        self.cycle = self.filter(scan, false).loops.cycle;
+        self.cycle = self.filter(scan, false, false).loops.cycle;
     }
 
-    fn filter<'a>(&mut self, scan: Scan<'a, '_>, may_list: bool) -> PerNodePlugins<'a> {
-        self.failure = None;
-        self.filter_rows(&scan, may_list);
+    fn filter<'a>(
+        &mut self,
+        scan: Scan<'a, '_>,
+        may_list: bool,
+        scores: bool,
+    ) -> PerNodePlugins<'a> {
+        (self.failure, self.offset) = (None, 0);
+        self.filter_rows(&scan, may_list, scores);
         let Scan { evaluator, classes, profile, world, states, pod, excluded, early, .. } = scan;
         let cx = EvaluatorCx { world, states };
-        self.totals.clear();
-        self.totals.resize(self.set.len(), 0);
         self.classify(evaluator, classes, cx);
         let filters_classes = evaluator.filters_classes();
         if filters_classes {
@@ -133,11 +141,13 @@ impl FullScan {
         rest
     }
 
-    /// Applies the row-local filters: to the rows that pass those of the node object, if these are listed, or to all.
-    fn filter_rows(&mut self, scan: &Scan<'_, '_>, may_list: bool) {
+    /// Applies the row-local filters: to the rows that pass those of the node object, if these are listed, or to all. The totals are 0, or the
+    /// row-local scores if these are computed as well.
+    fn filter_rows(&mut self, scan: &Scan<'_, '_>, may_list: bool, scores: bool) {
         let Scan { evaluator, node_rows, results, world, .. } = *scan;
         let cx = EvaluatorCx { world, states: scan.states };
         self.set.clear();
+        self.scored = None;
         if let Some(listed) = node_rows.and_then(NodeRows::listed).filter(|_| may_list) {
             let rows = self.rows.set_list(listed);
             match results {
@@ -145,6 +155,7 @@ impl FullScan {
                 None => evaluator.filter_listed_rows(cx, RowDependency::Pods, rows),
             }
             self.set.resize(rows.len(), 1);
+            self.set_totals_to_zero();
             return;
         }
         self.rows.set_all();
@@ -157,8 +168,29 @@ impl FullScan {
         }
         match results {
             Some(results) => results.retain_feasible(&mut self.set),
+            None if scores => {
+                self.filter_and_score(evaluator, cx);
+                return;
+            }
             None => evaluator.filter_rows(cx, RowDependency::Pods, &mut self.set),
         }
+        self.set_totals_to_zero();
+    }
+
+    fn set_totals_to_zero(&mut self) {
+        self.totals.clear();
+        self.totals.resize(self.set.len(), 0);
+    }
+
+    /// Applies the row-local filters that depend on pods to all rows, and computes all row-local scores.
+    fn filter_and_score(&mut self, evaluator: &Evaluator, cx: EvaluatorCx<'_>) {
+        let filters = evaluator.row_filters(RowDependency::Pods);
+        let [of_pods, of_node] =
+            [RowDependency::Pods, RowDependency::Node].map(|which| evaluator.row_scores(which));
+        let FullScan { set, totals, .. } = self;
+        totals.resize(set.len(), 0);
+        let scores = of_pods.chain(of_node);
+        self.scored = Some(row_blocks::filter_and_score(cx, filters, scores, set, totals));
     }
 
     /// Takes the cycle state of the plugins that were evaluated per node.
@@ -173,14 +205,18 @@ impl FullScan {
     ) -> Result<(), ScanError> {
         let evaluator = rest.evaluator;
         let cx = EvaluatorCx { world: rest.world, states: rest.loops.states };
-        match results {
-            Some(results) => {
-                results.in_range()?;
-                results.write_sums(self.rows.listed(), &mut self.totals);
+        if let Some(scored) = self.scored {
+            scored?;
+        } else {
+            match results {
+                Some(results) => {
+                    results.in_range()?;
+                    results.write_sums(self.rows.listed(), &mut self.totals);
+                }
+                None => self.score_rows(evaluator, cx, RowDependency::Pods)?,
             }
-            None => self.score_rows(evaluator, cx, RowDependency::Pods)?,
+            self.score_rows(evaluator, cx, RowDependency::Node)?;
         }
-        self.score_rows(evaluator, cx, RowDependency::Node)?;
         evaluator.score_classes(cx, &mut self.table)?;
         self.add_offsets(evaluator);
         if evaluator.per_node_plugins.is_empty() {
@@ -229,7 +265,7 @@ impl FullScan {
         }
         let n_ties = Some(self.best.len() as u64);
         let row = self.rows.row(*rng.pick(&self.best) as usize);
-        Decision::Selected { row, total: best, n_ties }
+        Decision::Selected { row, total: best + self.offset, n_ties }
     }
 
     /// The failure of a plugin.
@@ -261,7 +297,7 @@ impl FullScan {
         }
         let rows = self.set.iter().zip(&self.totals).enumerate();
         let feasible = rows.filter(|(_, (member, _))| **member != 0);
-        Ok(feasible.map(|(at, (_, total))| (self.rows.row(at), *total)).collect())
+        Ok(feasible.map(|(at, (_, total))| (self.rows.row(at), total + self.offset)).collect())
     }
 
     /// Finds the classes of the members of the set.
@@ -315,10 +351,7 @@ impl FullScan {
 
     fn add_offsets(&mut self, evaluator: &Evaluator) {
         if evaluator.class_key_len() == 0 {
-            let offset = self.table.offsets.first().copied().unwrap_or(0);
-            if offset != 0 {
-                self.totals.iter_mut().for_each(|total| *total += offset);
-            }
+            self.offset = self.table.offsets.first().copied().unwrap_or(0);
             return;
         }
         for (total, class) in self.totals.iter_mut().zip(&self.class_of) {

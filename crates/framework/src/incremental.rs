@@ -324,8 +324,17 @@ pub enum FilterScope {
     Cluster,
 }
 
-/// A set of rows, one byte each: 1 is a member.
+/// A set of consecutive rows, one byte each: 1 is a member.
 pub type RowMask = [u8];
+
+/// Removes the rows that are not to be kept from a set that begins with the row `first`.
+pub fn retain_rows(first: NodeRow, set: &mut RowMask, keep: impl Fn(NodeRow) -> bool) {
+    for (row, member) in (first.0..).map(NodeRow).zip(set) {
+        if *member != 0 && !keep(row) {
+            *member = 0;
+        }
+    }
+}
 
 /// The node classes of one decision, as one plugin sees them.
 pub struct NodeClasses<'a> {
@@ -414,13 +423,9 @@ pub trait PluginEvaluator: Send + Sync {
         None
     }
 
-    /// [`PluginEvaluator::filter_row`] for all members of `set`: removes those that do not pass.
-    fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
-        for (at, member) in set.iter_mut().enumerate() {
-            if *member != 0 && !self.filter_row(cx, NodeRow(at as u32)) {
-                *member = 0;
-            }
-        }
+    /// [`PluginEvaluator::filter_row`] for all members of `set`, which begins with the row `first`: removes those that do not pass.
+    fn filter_rows(&self, cx: EvaluatorCx<'_>, first: NodeRow, set: &mut RowMask) {
+        retain_rows(first, set, |row| self.filter_row(cx, row));
     }
 
     /// The same for a list of rows that hold nodes.
@@ -434,8 +439,8 @@ pub trait PluginEvaluator: Send + Sync {
         0
     }
 
-    /// Adds `weight` times [`PluginEvaluator::score_row`] to `out` for the members of `set`. Other entries of `out` may be
-    /// overwritten with anything.
+    /// Adds `weight` times [`PluginEvaluator::score_row`] to `out` for the members of `set`; both begin with the row `first`. Other entries
+    /// of `out` may be overwritten with anything.
     ///
     /// # Errors
     ///
@@ -443,13 +448,14 @@ pub trait PluginEvaluator: Send + Sync {
     fn score_rows(
         &self,
         cx: EvaluatorCx<'_>,
+        first: NodeRow,
         set: &RowMask,
         weight: i64,
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
-        for (at, sum) in out.iter_mut().enumerate() {
-            if set[at] != 0 {
-                *sum += weight * check_score_range(self.score_row(cx, NodeRow(at as u32)))?;
+        for ((row, sum), member) in (first.0..).map(NodeRow).zip(out).zip(set) {
+            if *member != 0 {
+                *sum += weight * check_score_range(self.score_row(cx, row))?;
             }
         }
         Ok(())

@@ -51,13 +51,13 @@ impl ColumnFilter {
         self.complete
     }
 
-    /// Removes the nodes that do not meet the conditions.
-    pub(crate) fn retain_matching(&self, nodes: &NodeTable, set: &mut RowMask) {
+    /// Removes the nodes that do not meet the conditions from a set that begins with the row `first`.
+    pub(crate) fn retain_matching(&self, nodes: &NodeTable, first: NodeRow, set: &mut RowMask) {
         if let Some(names) = &self.names {
-            retain_named(names, nodes, set);
+            retain_named(names, nodes, first, set);
         }
         for condition in &self.conditions {
-            condition.retain_matching(nodes.labels().column(condition.key), set);
+            condition.retain_matching(nodes.labels().column(condition.key), first, set);
         }
     }
 
@@ -86,13 +86,13 @@ impl ColumnFilter {
 }
 
 impl LabelCondition {
-    fn retain_matching(&self, column: &LabelColumn, set: &mut RowMask) {
+    fn retain_matching(&self, column: &LabelColumn, first: NodeRow, set: &mut RowMask) {
         // The ids of values change with the nodes that have them, so they are looked up each time.
         let ids: SmallVec<[LabelValueId; 8]> = match &self.values {
             Values::OneOf(values) => values.iter().filter_map(|value| column.id(value)).collect(),
             Values::Missing => [LabelValueId::MISSING].into_iter().collect(),
         };
-        let rows = set.iter_mut().zip(column.rows());
+        let rows = set.iter_mut().zip(&column.rows()[first.index()..]);
         match ids.as_slice() {
             // By far the most frequent case, in a loop that compiles to vector instructions.
             [only] => {
@@ -117,11 +117,14 @@ fn as_membership(requirement: &Requirement) -> Option<(Values, bool)> {
     }
 }
 
-fn retain_named(names: &[Str], nodes: &NodeTable, set: &mut RowMask) {
+/// Removes all but the nodes with these names from a set that begins with the row `first`.
+pub(crate) fn retain_named(names: &[Str], nodes: &NodeTable, first: NodeRow, set: &mut RowMask) {
     let rows = names.iter().filter_map(|name| nodes.row(name));
-    let members: SmallVec<[(NodeRow, u8); 4]> = rows.map(|row| (row, set[row.index()])).collect();
+    let positions = rows.filter_map(|row| row.index().checked_sub(first.index()));
+    let members: SmallVec<[(usize, u8); 4]> =
+        positions.filter_map(|at| Some((at, *set.get(at)?))).collect();
     set.fill(0);
-    for (row, member) in members {
-        set[row.index()] = member;
+    for (at, member) in members {
+        set[at] = member;
     }
 }

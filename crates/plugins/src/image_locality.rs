@@ -100,11 +100,12 @@ struct ImageLocalityEvaluator {
 }
 
 impl ImageLocalityEvaluator {
-    fn states<'a>(&self, nodes: &'a NodeTable) -> SmallVec<[ImageNodes<'a>; 4]> {
+    /// The nodes from the row `first` on that have each image.
+    fn states<'a>(&self, nodes: &'a NodeTable, first: NodeRow) -> SmallVec<[ImageNodes<'a>; 4]> {
         let known = self.images.names.iter().filter_map(|name| nodes.image(name));
         known
             .map(|state| ImageNodes {
-                rows: &state.rows,
+                rows: &state.rows[state.rows.partition_point(|row| *row < first)..],
                 scaled_image_score: scaled_image_score(state, nodes.len()),
             })
             .collect()
@@ -137,12 +138,13 @@ impl PluginEvaluator for ImageLocalityEvaluator {
     fn score_rows(
         &self,
         cx: EvaluatorCx<'_>,
+        first: NodeRow,
         _: &RowMask,
         weight: i64,
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
         // Merges the sorted lists of rows, so that only nodes with an image are visited.
-        let mut states = self.states(cx.nodes());
+        let mut states = self.states(cx.nodes(), first);
         while let Some(row) = states.iter().filter_map(|held| held.rows.first()).min().copied() {
             let mut sum = 0;
             for held in &mut states {
@@ -153,7 +155,8 @@ impl PluginEvaluator for ImageLocalityEvaluator {
                     held.rows = rest;
                 }
             }
-            out[row.index()] += weight * score(sum, self.images.n_containers);
+            let Some(total) = out.get_mut(row.index() - first.index()) else { break };
+            *total += weight * score(sum, self.images.n_containers);
         }
         Ok(())
     }

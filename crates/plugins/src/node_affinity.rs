@@ -26,7 +26,7 @@ use loadmaster_api::{Labels, Node, NodeSelector, SharedPodSpec, Str, pod};
 use loadmaster_framework::cluster_event::QueueingHintArgs;
 use loadmaster_framework::extension_points::{SignFragment, UnsignablePod};
 use loadmaster_framework::incremental::{
-    ClassKey, FilterScope, NodeClasses, ResultDependencies, RowDependency, RowMask,
+    ClassKey, FilterScope, NodeClasses, ResultDependencies, RowDependency, RowMask, retain_rows,
 };
 use loadmaster_framework::{
     ActionType, ClusterEvent, Code, Cx, CycleStateSlot, EvaluatorCx, EventResource,
@@ -329,16 +329,12 @@ impl PluginEvaluator for NodeAffinityEvaluator {
         self.added.allows(labels, name) && fits(required, labels, name)
     }
 
-    fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
-        self.column_filter.retain_matching(cx.nodes(), set);
+    fn filter_rows(&self, cx: EvaluatorCx<'_>, first: NodeRow, set: &mut RowMask) {
+        self.column_filter.retain_matching(cx.nodes(), first, set);
         if self.column_filter.is_complete() {
             return;
         }
-        for (at, member) in set.iter_mut().enumerate() {
-            if *member != 0 && !self.filter_row(cx, NodeRow(at as u32)) {
-                *member = 0;
-            }
-        }
+        retain_rows(first, set, |row| self.filter_row(cx, row));
     }
 
     fn class_key_len(&self) -> usize {

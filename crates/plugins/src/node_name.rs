@@ -23,7 +23,7 @@ use loadmaster_framework::{
 };
 use serde_json::Value;
 
-use crate::DeclaredReasons;
+use crate::{DeclaredReasons, column_filter};
 
 pub const NAME: &str = "NodeName";
 
@@ -108,12 +108,8 @@ impl PluginEvaluator for NodeNameEvaluator {
         cx.nodes().row(&self.name) == Some(row)
     }
 
-    fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
-        let only = cx.nodes().row(&self.name).map(|row| (row, set[row.index()]));
-        set.fill(0);
-        if let Some((row, member)) = only {
-            set[row.index()] = member;
-        }
+    fn filter_rows(&self, cx: EvaluatorCx<'_>, first: NodeRow, set: &mut RowMask) {
+        column_filter::retain_named(std::slice::from_ref(&self.name), cx.nodes(), first, set);
     }
 }
 

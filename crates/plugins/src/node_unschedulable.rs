@@ -136,8 +136,9 @@ impl PluginEvaluator for NodeUnschedulableEvaluator {
         cx.nodes().columns().unschedulable[row.index()] == 0
     }
 
-    fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
-        for (member, unschedulable) in set.iter_mut().zip(&cx.nodes().columns().unschedulable) {
+    fn filter_rows(&self, cx: EvaluatorCx<'_>, first: NodeRow, set: &mut RowMask) {
+        let unschedulable = &cx.nodes().columns().unschedulable[first.index()..];
+        for (member, unschedulable) in set.iter_mut().zip(unschedulable) {
             *member &= 1 - unschedulable;
         }
     }

@@ -239,13 +239,13 @@ impl PluginEvaluator for TaintTolerationEvaluator {
         self.taint_set_result(nodes, nodes.columns().taints[row.index()]).tolerated
     }
 
-    fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
+    fn filter_rows(&self, cx: EvaluatorCx<'_>, first: NodeRow, set: &mut RowMask) {
         let nodes = cx.nodes();
         if self.all_tolerated && nodes.n_taint_sets() == self.results.len() {
             return;
         }
         // Without a branch that depends on the row: nodes with and without taints alternate.
-        for (member, taints) in set.iter_mut().zip(&nodes.columns().taints) {
+        for (member, taints) in set.iter_mut().zip(&nodes.columns().taints[first.index()..]) {
             *member &= u8::from(match self.results.get(taints.0 as usize) {
                 Some(known) => known.tolerated,
                 None => *member != 0 && self.taint_set_result(nodes, *taints).tolerated,

@@ -243,7 +243,7 @@ impl Evaluator {
     /// Removes the rows from `set` that do not pass a row-local filter with this dependency.
     pub fn filter_rows(&self, cx: EvaluatorCx<'_>, which: RowDependency, set: &mut [u8]) {
         for part in self.row_filters(which) {
-            part.enter(ExtensionPoint::Filter).filter_rows(cx, set);
+            part.enter(ExtensionPoint::Filter).filter_rows(cx, NodeRow(0), set);
         }
     }
 
@@ -269,7 +269,7 @@ impl Evaluator {
     ) -> Result<(), ScoreOutOfRange> {
         let mut parts = self.row_scores(which);
         parts.try_for_each(|part| {
-            part.enter(ExtensionPoint::Score).score_rows(cx, set, part.weight, out)
+            part.enter(ExtensionPoint::Score).score_rows(cx, NodeRow(0), set, part.weight, out)
         })
     }
 
@@ -298,13 +298,16 @@ impl Evaluator {
     }
 
     /// The plugins whose row-local filter has this dependency.
-    pub fn row_filters(&self, which: RowDependency) -> impl Iterator<Item = &EvaluatorPart> {
+    pub fn row_filters(
+        &self,
+        which: RowDependency,
+    ) -> impl Iterator<Item = &EvaluatorPart> + Clone {
         let parts = self.parts.iter();
         parts.filter(move |part| part.filters_rows(which))
     }
 
     /// The plugins whose row-local score has this dependency.
-    pub fn row_scores(&self, which: RowDependency) -> impl Iterator<Item = &EvaluatorPart> {
+    pub fn row_scores(&self, which: RowDependency) -> impl Iterator<Item = &EvaluatorPart> + Clone {
         let parts = self.parts.iter();
         parts.filter(move |part| part.scores_rows(which))
     }
@@ -483,7 +486,8 @@ impl Evaluator {
         for part in self.parts.iter().filter(|part| part.weight != 0) {
             let mut scores = vec![0; set.len()];
             if part.dependencies.score.is_some() {
-                part.enter(ExtensionPoint::Score).score_rows(cx, set, part.weight, &mut scores)?;
+                let evaluator = part.enter(ExtensionPoint::Score);
+                evaluator.score_rows(cx, NodeRow(0), set, part.weight, &mut scores)?;
             }
             if part.enter(ExtensionPoint::Score).has_class_scores() {
                 self.score_part_classes(part, cx, table);

@@ -9,6 +9,7 @@ use loadmaster_framework::{EvaluatorCx, NodeRow, World};
 
 use super::evaluator_part::EvaluatorPart;
 use super::incremental::Evaluator;
+use super::row_blocks;
 use crate::guard::ExtensionPoint;
 
 /// All rows are computed at once if there is more than one change per this many rows: the vector loops are about as many times faster
@@ -172,16 +173,10 @@ impl RowResults {
     #[cold]
     fn compute_all(&mut self, cx: EvaluatorCx<'_>) {
         let mut set = cx.nodes().columns().occupied.clone();
-        self.of_row.clear();
-        self.of_row.resize(set.len(), 0);
-        for part in &self.filters {
-            part.enter(ExtensionPoint::Filter).filter_rows(cx, &mut set);
-        }
-        let mut scores = self.scores.iter();
-        self.in_range = scores.try_for_each(|part| {
-            let evaluator = part.enter(ExtensionPoint::Score);
-            evaluator.score_rows(cx, &set, part.weight, &mut self.of_row)
-        });
+        let RowResults { filters, scores, of_row, .. } = self;
+        of_row.resize(set.len(), 0);
+        self.in_range =
+            row_blocks::filter_and_score(cx, filters.iter(), scores.iter(), &mut set, of_row);
         if self.in_range.is_err() {
             cx.nodes().rows().for_each(|row| self.compute_row(cx, row));
         }

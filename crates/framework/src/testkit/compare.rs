@@ -223,14 +223,36 @@ fn check_listed_rows(
     assert_eq!(scored.ok().map(|()| scores), expected, "score_listed_rows and score_rows differ");
 }
 
+/// Checks that filters and scores of the rows from one in the middle on find the same as those of all rows: `passes` and `local`.
+fn check_later_rows(
+    cx: EvaluatorCx<'_>,
+    evaluator: &dyn PluginEvaluator,
+    passes: &[u8],
+    local: Option<&Vec<i64>>,
+) {
+    let middle = passes.len() / 2;
+    let first = NodeRow(middle as u32);
+    let mut set = cx.nodes().columns().occupied[middle..].to_vec();
+    evaluator.filter_rows(cx, first, &mut set);
+    assert_eq!(set, passes[middle..], "filter_rows finds less in a part of the rows");
+    let Some(local) = local else { return };
+    let mut scores = vec![0; set.len()];
+    let scored = evaluator.score_rows(cx, first, &set, 1, &mut scores);
+    assert!(scored.is_ok(), "score_rows finds less in a part of the rows");
+    for at in (0..set.len()).filter(|at| set[*at] != 0) {
+        assert_eq!(scores[at], local[middle + at], "score_rows of row {}", middle + at);
+    }
+}
+
 impl IncrementalResults {
     fn new(cx: EvaluatorCx<'_>, evaluator: &dyn PluginEvaluator) -> IncrementalResults {
         let nodes = cx.nodes();
         let mut passes = nodes.columns().occupied.clone();
-        evaluator.filter_rows(cx, &mut passes);
+        evaluator.filter_rows(cx, NodeRow(0), &mut passes);
         let mut local = vec![0; passes.len()];
-        let all_in_range = evaluator.score_rows(cx, &passes, 1, &mut local).is_ok();
+        let all_in_range = evaluator.score_rows(cx, NodeRow(0), &passes, 1, &mut local).is_ok();
         check_listed_rows(cx, evaluator, &passes, all_in_range.then_some(&local));
+        check_later_rows(cx, evaluator, &passes, all_in_range.then_some(&local));
         let mut rows_in_range = true;
         let mut keys: Vec<ClassKey> = Vec::new();
         let mut rows: Vec<u32> = Vec::new();

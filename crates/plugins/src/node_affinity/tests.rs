@@ -433,7 +433,7 @@ proptest! {
         bench.world.remove_node("n1");
         let nodes = bench.world.nodes();
         let mut set = nodes.columns().occupied.clone();
-        evaluator.filter_rows(bench.evaluator_cx(), &mut set);
+        evaluator.filter_rows(bench.evaluator_cx(), NodeRow(0), &mut set);
         for row in nodes.rows() {
             prop_assert_eq!(set[row.index()] != 0, evaluator.filter_row(bench.evaluator_cx(), row));
         }

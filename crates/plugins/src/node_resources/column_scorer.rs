@@ -41,19 +41,21 @@ impl ColumnScorer {
         self.exact(nodes, at)
     }
 
-    /// Adds `weight` times the score to the rows of `set`, and arbitrary values to other rows. Only amounts that overflow,
-    /// which the SIMD form leaves to [`ScoreFormula::score`], can give a score that is out of range.
-    pub fn score_all(
+    /// Adds `weight` times the score to the rows of `set`, which begins with the row `first`, and arbitrary values to other rows. Only
+    /// amounts that overflow, which the SIMD form leaves to [`ScoreFormula::score`], can give a score that is out of range.
+    pub fn score_rows(
         &self,
         nodes: &NodeTable,
-        set: &[u8],
+        first: NodeRow,
+        set: &RowMask,
         weight: i64,
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
         let outcome = Cell::new(Ok(()));
-        let exact = |at| self.exact_or_zero(nodes, at, &outcome);
+        let exact = |at: usize| self.exact_or_zero(nodes, first.index() + at, &outcome);
+        let rows = first.index()..first.index() + out.len();
         if let (Some(simd_formula), Some(resources)) =
-            (&self.simd_formula, self.columns.two_of_all_rows(nodes))
+            (&self.simd_formula, self.columns.two_of_rows(nodes, rows))
         {
             simd::add_scores(simd_formula, &resources, set, weight, out, &exact);
         } else {
@@ -126,11 +128,12 @@ impl PluginEvaluator for ScoreEvaluator {
     fn score_rows(
         &self,
         cx: EvaluatorCx<'_>,
+        first: NodeRow,
         set: &RowMask,
         weight: i64,
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
-        self.0.score_all(cx.nodes(), set, weight, out)
+        self.0.score_rows(cx.nodes(), first, set, weight, out)
     }
 
     fn score_listed_rows(

@@ -473,10 +473,13 @@ impl PluginEvaluator for FitEvaluator {
         }))
     }
 
-    fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
+    fn filter_rows(&self, cx: EvaluatorCx<'_>, first: NodeRow, set: &mut RowMask) {
         let nodes = cx.nodes();
-        let pods = PODS.map(|amount| nodes.amounts().column(amount));
-        match self.filtered(|column| column.of_all_rows(nodes, RequestBasis::Requested)) {
+        let rows = first.index()..first.index() + set.len();
+        let pods = PODS.map(|amount| &nodes.amounts().column(amount)[rows.clone()]);
+        let columns =
+            |column: &ResourceColumn| column.of_rows(nodes, RequestBasis::Requested, rows.clone());
+        match self.filtered(columns) {
             Some(resources) => simd::retain_fitting(set, pods, &resources),
             None => set.fill(0),
         }
@@ -513,11 +516,12 @@ impl PluginEvaluator for FitEvaluator {
     fn score_rows(
         &self,
         cx: EvaluatorCx<'_>,
+        first: NodeRow,
         set: &RowMask,
         weight: i64,
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
-        self.scorer.score_all(cx.nodes(), set, weight, out)
+        self.scorer.score_rows(cx.nodes(), first, set, weight, out)
     }
 
     fn score_listed_rows(

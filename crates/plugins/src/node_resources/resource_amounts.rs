@@ -1,5 +1,7 @@
 //! The amounts that filters and scores read. Resource names are resolved to columns once per pod, not per node.
 
+use std::ops::Range;
+
 use loadmaster_api::Str;
 use loadmaster_framework::node_amounts::{NodeAmount, NodeAmounts};
 use loadmaster_framework::node_table::{NodeTable, ScalarResourceColumn};
@@ -108,20 +110,22 @@ impl ResourceColumn {
         ResourceColumn { resource, scalar_at }
     }
 
-    /// The allocatable and the requested amounts of all rows. `None` while no node and no pod has the resource.
+    /// The allocatable and the requested amounts of these rows. `None` while no node and no pod has the resource.
     #[inline]
-    pub fn of_all_rows<'a>(
+    pub fn of_rows<'a>(
         &self,
         nodes: &'a NodeTable,
         basis: RequestBasis,
+        rows: Range<usize>,
     ) -> Option<[&'a [i64]; 2]> {
-        match self.node_amounts(basis) {
-            Some(amounts) => Some(amounts.map(|amount| nodes.amounts().column(amount))),
-            None => self.own_columns(nodes),
-        }
+        let columns = match self.node_amounts(basis) {
+            Some(amounts) => amounts.map(|amount| nodes.amounts().column(amount)),
+            None => self.own_columns(nodes)?,
+        };
+        Some(columns.map(|column| &column[rows.clone()]))
     }
 
-    /// The same, to be read of single rows.
+    /// The same of all rows, to be read of single ones.
     #[inline]
     pub fn of_single_rows<'a>(
         &self,
@@ -356,15 +360,16 @@ impl ScoredColumns {
         amounts.filter(|amount| amount.allocatable != 0)
     }
 
-    /// The two resources being scored, if there are two and both have columns.
-    pub fn two_of_all_rows<'a>(
+    /// The amounts in these rows of the two resources being scored, if there are two and both have columns.
+    pub fn two_of_rows<'a>(
         &self,
         nodes: &'a NodeTable,
+        rows: Range<usize>,
     ) -> Option<[WantedResource<[&'a [i64]; 2]>; 2]> {
-        self.two(|part| part.column.of_all_rows(nodes, self.basis))
+        self.two(|part| part.column.of_rows(nodes, self.basis, rows.clone()))
     }
 
-    /// The same, to be read of single rows.
+    /// The same of all rows, to be read of single ones.
     #[inline]
     pub fn two_of_single_rows<'a>(
         &self,

@@ -2,7 +2,7 @@
 
 use loadmaster_framework::incremental::check_score_range;
 use loadmaster_framework::testkit::{PluginTestBench, PluginTestBenchError};
-use loadmaster_framework::{PluginDef, PrepareResult};
+use loadmaster_framework::{NodeRow, PluginDef, PrepareResult};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -115,9 +115,9 @@ fn check_weighted(bench: &mut PluginTestBench, web: &loadmaster_framework::PodIn
         return;
     };
     let nodes = bench.world.nodes();
+    let (cx, all) = (bench.evaluator_cx(), &nodes.columns().occupied);
     let mut sums = vec![5; nodes.n_rows()];
-    let scored =
-        evaluator.score_rows(bench.evaluator_cx(), &nodes.columns().occupied, 3, &mut sums);
+    let scored = evaluator.score_rows(cx, NodeRow(0), all, 3, &mut sums);
     let mut rows = nodes.rows();
     assert_eq!(
         scored.is_ok(),
@@ -166,7 +166,7 @@ fn a_scalar_column_is_added_later() {
     let result = |bench: &PluginTestBench| {
         let nodes = bench.world.nodes();
         let mut set = nodes.columns().occupied.clone();
-        evaluator.filter_rows(bench.evaluator_cx(), &mut set);
+        evaluator.filter_rows(bench.evaluator_cx(), NodeRow(0), &mut set);
         (
             set,
             evaluator.filter_row(bench.evaluator_cx(), nodes.row("n").unwrap()),

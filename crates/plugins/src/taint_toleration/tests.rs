@@ -100,7 +100,7 @@ fn taint_sets_added_after_the_evaluator_was_built() {
     let hard = bench.node(node("b", &["k:NoSchedule"])).unwrap();
     assert!(!evaluator.filter_row(bench.evaluator_cx(), hard));
     let mut set = [1, 1];
-    evaluator.filter_rows(bench.evaluator_cx(), &mut set);
+    evaluator.filter_rows(bench.evaluator_cx(), NodeRow(0), &mut set);
     assert_eq!(set, [1, 0]);
     assert!(!evaluator.is_stale(bench.evaluator_cx()), "a hard taint changes no score");
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use loadmaster_api::{CsiNode, Labels, NodeSelector, Str};
 use loadmaster_framework::incremental::{
     ClassKey, NodeClasses, PluginEvaluator, PrepareResult, ResultDependencies, RowDependency,
-    RowMask,
+    RowMask, retain_rows,
 };
 use loadmaster_framework::label_classes::LabelClasses;
 use loadmaster_framework::{EvaluatorCx, NodeRow, ObjectSlot, PluginStateSlot, PrepareCx};
@@ -20,7 +20,7 @@ use super::assume_cache::AssumeCache;
 use super::claims::{BoundVolume, PodClaims};
 use super::node_volumes::{CompiledClaims, NodeCx, NodeVolumes, StorageCx, compile};
 use super::score::VolumeCapacityScorer;
-use crate::column_filter::ColumnFilter;
+use crate::column_filter::{self, ColumnFilter};
 
 pub(super) struct VolumeBindingEvaluator {
     claims: CompiledClaims,
@@ -153,26 +153,17 @@ impl PluginEvaluator for VolumeBindingEvaluator {
         }
     }
 
-    fn filter_rows(&self, cx: EvaluatorCx<'_>, set: &mut RowMask) {
+    fn filter_rows(&self, cx: EvaluatorCx<'_>, first: NodeRow, set: &mut RowMask) {
         if let Some(name) = &self.selected_node {
-            let row = cx.nodes().row(name);
-            let is_member = row.is_some_and(|row| set[row.index()] != 0);
-            set.fill(0);
-            if let Some(row) = row.filter(|_| is_member) {
-                set[row.index()] = 1;
-            }
+            column_filter::retain_named(std::slice::from_ref(name), cx.nodes(), first, set);
         }
         for filter in &self.column_filters {
-            filter.retain_matching(cx.nodes(), set);
+            filter.retain_matching(cx.nodes(), first, set);
         }
         if self.is_complete {
             return;
         }
-        for (at, member) in set.iter_mut().enumerate() {
-            if *member != 0 && !self.filter_row(cx, NodeRow(at as u32)) {
-                *member = 0;
-            }
-        }
+        retain_rows(first, set, |row| self.filter_row(cx, row));
     }
 
     fn score_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> i64 {
