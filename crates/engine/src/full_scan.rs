@@ -110,6 +110,10 @@ impl FullScan {
     ) -> PerNodePlugins<'a> {
         (self.failure, self.offset) = (None, 0);
         self.filter_rows(&scan, may_list, scores);
+        if self.scored.is_none() {
+            self.totals.clear();
+            self.totals.resize(self.set.len(), 0);
+        }
         let Scan { evaluator, classes, profile, world, states, pod, excluded, early, .. } = scan;
         let cx = EvaluatorCx { world, states };
         self.classify(evaluator, classes, cx);
@@ -141,8 +145,8 @@ impl FullScan {
         rest
     }
 
-    /// Applies the row-local filters: to the rows that pass those of the node object, if these are listed, or to all. The totals are 0, or the
-    /// row-local scores if these are computed as well.
+    /// Applies the row-local filters: to the rows that pass those of the node object, if these are listed, or to all. Scores
+    /// all rows as well where that is asked for and their results are not known.
     fn filter_rows(&mut self, scan: &Scan<'_, '_>, may_list: bool, scores: bool) {
         let Scan { evaluator, node_rows, results, world, .. } = *scan;
         let cx = EvaluatorCx { world, states: scan.states };
@@ -155,7 +159,6 @@ impl FullScan {
                 None => evaluator.filter_listed_rows(cx, RowDependency::Pods, rows),
             }
             self.set.resize(rows.len(), 1);
-            self.set_totals_to_zero();
             return;
         }
         self.rows.set_all();
@@ -168,18 +171,9 @@ impl FullScan {
         }
         match results {
             Some(results) => results.retain_feasible(&mut self.set),
-            None if scores => {
-                self.filter_and_score(evaluator, cx);
-                return;
-            }
+            None if scores => self.filter_and_score(evaluator, cx),
             None => evaluator.filter_rows(cx, RowDependency::Pods, &mut self.set),
         }
-        self.set_totals_to_zero();
-    }
-
-    fn set_totals_to_zero(&mut self) {
-        self.totals.clear();
-        self.totals.resize(self.set.len(), 0);
     }
 
     /// Applies the row-local filters that depend on pods to all rows, and computes all row-local scores.

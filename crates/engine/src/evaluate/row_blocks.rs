@@ -1,5 +1,5 @@
 //! Filters and scores of all rows, in blocks. All plugins look at a block before the next one: its columns are then read from memory once, not
-//! once per plugin, and most of the time of a scan of a million nodes is spent waiting for memory.
+//! once per plugin.
 
 use loadmaster_framework::incremental::ScoreOutOfRange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
@@ -7,8 +7,8 @@ use loadmaster_framework::{EvaluatorCx, NodeRow};
 use super::evaluator_part::EvaluatorPart;
 use crate::guard::ExtensionPoint;
 
-/// Number of rows of a block: the columns that the resource plugins read of it take a quarter of a second-level cache. Few with debug
-/// assertions, so that the small clusters of tests and of the twin have many blocks.
+/// Number of rows of a block: the columns that the resource plugins read of it take 128 KiB of a second-level cache. Few with debug assertions,
+/// so that the small clusters of tests and of the twin have many blocks.
 const ROWS_PER_BLOCK: usize = if cfg!(debug_assertions) { 4 } else { 2048 };
 
 /// Removes from `set` the rows that a filter rejects, and writes the weighted sum of the scores of the other rows to `sums`. Other sums mean

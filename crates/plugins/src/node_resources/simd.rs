@@ -330,7 +330,7 @@ impl Operations for Fused {
         x.floor()
     }
 
-    /// Without a division, which takes as long as ten of these instructions: the first approximation is at most two units in the last place
+    /// Without a division: the first approximation is at most two units in the last place
     /// away, and the correction leaves an error of 2^-51 units. Rounding is decided further away: with a divisor up to 2^45, a quotient that
     /// is no float is at least 2^-46 units from the middle between two of them.
     #[inline(always)]
