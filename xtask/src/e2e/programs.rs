@@ -22,7 +22,7 @@ pub enum Program {
     E2eTests,
     /// Our program with client-go's informers, which reports the state of their caches.
     Informer,
-    /// Our program with kube-rs' controllers, which annotates objects and reports the state of its caches.
+    /// Our program with kube-rs' controllers, which annotates objects and reports the state of its caches; only for `e2e churn`.
     Reconciler,
     /// The package manager; not built by `e2e build`, because only `e2e manifests` needs it.
     Helm,
@@ -36,7 +36,7 @@ pub enum Program {
 
 impl Program {
     /// All that several commands need.
-    pub const ALL: [Program; 9] = [
+    pub const ALL: [Program; 8] = [
         Program::Etcd,
         Program::KubeApiserver,
         Program::KubeScheduler,
@@ -45,7 +45,6 @@ impl Program {
         Program::Kubectl,
         Program::E2eTests,
         Program::Informer,
-        Program::Reconciler,
     ];
 
     /// The name of the binary.
