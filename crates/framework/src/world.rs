@@ -119,7 +119,7 @@ impl World {
     }
 
     /// Writes the amounts that changed since the last time to the columns of the node table. To be called before a scan of all nodes, which
-    /// copies all columns otherwise ([`AllAmounts::column`](crate::node_amounts::AllAmounts::column)).
+    /// copies all columns otherwise ([`AllAmounts::columns`](crate::node_amounts::AllAmounts::columns)).
     pub fn update_columns(&mut self) {
         self.nodes.update_columns();
     }

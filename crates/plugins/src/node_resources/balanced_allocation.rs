@@ -6,7 +6,7 @@
 //! | woken by | no event: it does not filter |
 //! | upstream | `plugins/noderesources/balanced_allocation.go`, 1.36 |
 //! | deviations | devices of dynamic resource allocation do not count yet |
-//! | cost | 4 divisions per node; over columns 2, and 3 ns per row (AVX2) |
+//! | cost | 4 divisions per node; over columns 2, and 2 ns per row (AVX-512) |
 
 use std::sync::Arc;
 

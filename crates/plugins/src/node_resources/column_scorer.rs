@@ -9,7 +9,8 @@ use loadmaster_framework::{EvaluatorCx, NodeRow, NodeTable, PluginEvaluator};
 
 use super::resource_amounts::{ScoredColumns, ScoredRequests};
 use super::score_formula::ScoreFormula;
-use super::simd::{self, SimdFormula};
+use super::simd::columns::ColumnScores;
+use super::simd::{RowScores, SimdFormula};
 
 /// A score formula with the requests of one pod.
 pub(super) struct ColumnScorer {
@@ -51,17 +52,24 @@ impl ColumnScorer {
         weight: i64,
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
+        let first = first.index();
         let outcome = Cell::new(Ok(()));
-        let exact = |at: usize| self.exact_or_zero(nodes, first.index() + at, &outcome);
-        let rows = first.index()..first.index() + out.len();
-        if let (Some(simd_formula), Some(resources)) =
-            (&self.simd_formula, self.columns.two_of_rows(nodes, rows))
-        {
-            simd::add_scores(simd_formula, &resources, set, weight, out, &exact);
-        } else {
+        let exact = |at: usize| self.exact_or_zero(nodes, at, &outcome);
+        let Some(scores) = self.row_scores(nodes, &exact) else {
             for at in (0..out.len()).filter(|at| set[*at] != 0) {
-                out[at] = out[at].wrapping_add(weight.wrapping_mul(exact(at)));
+                out[at] = out[at].wrapping_add(weight.wrapping_mul(exact(first + at)));
             }
+            return outcome.get();
+        };
+        let of_rows =
+            |at: usize, set: &[u8], out: &mut [i64]| scores.add(first + at, set, weight, out);
+        let rows = first..first + out.len();
+        let of_columns = self.columns.two_of_columns(nodes, rows.clone()).map(|resources| {
+            let exact = &nodes.amounts().columns().exact()[rows];
+            ColumnScores { simd_formula: scores.simd_formula, resources, exact }
+        });
+        if !of_columns.is_some_and(|columns| columns.add(set, weight, out, &of_rows)) {
+            of_rows(0, set, out);
         }
         outcome.get()
     }
@@ -74,19 +82,28 @@ impl ColumnScorer {
         weight: i64,
         out: &mut [i64],
     ) -> Result<(), ScoreOutOfRange> {
-        let (Some(simd_formula), Some(resources)) =
-            (&self.simd_formula, self.columns.two_of_single_rows(nodes))
-        else {
-            for (row, sum) in rows.iter().zip(out) {
-                let score = check_score_range(self.exact(nodes, row.index()))?;
-                *sum = sum.wrapping_add(weight.wrapping_mul(score));
-            }
-            return Ok(());
-        };
         let outcome = Cell::new(Ok(()));
         let exact = |at| self.exact_or_zero(nodes, at, &outcome);
-        simd::add_listed_scores(simd_formula, &resources, rows, weight, out, &exact);
+        match self.row_scores(nodes, &exact) {
+            Some(scores) => scores.add_listed(rows, weight, out),
+            None => {
+                for (row, sum) in rows.iter().zip(out) {
+                    *sum = sum.wrapping_add(weight.wrapping_mul(exact(row.index())));
+                }
+            }
+        }
         outcome.get()
+    }
+
+    /// The SIMD form for these resources, if there is one. `exact` is the score of a row without it.
+    fn row_scores<'a>(
+        &'a self,
+        nodes: &'a NodeTable,
+        exact: &'a dyn Fn(usize) -> i64,
+    ) -> Option<RowScores<'a>> {
+        let simd_formula = self.simd_formula.as_ref()?;
+        let resources = self.columns.two_of_single_rows(nodes)?;
+        Some(RowScores { simd_formula, resources, exact })
     }
 
     /// Whether resolving the columns again would make scoring faster.

@@ -6,7 +6,7 @@
 //! | woken by | assigned pod deleted or scaled down, node added or its allocatable changed, device class added or updated |
 //! | upstream | `plugins/noderesources/fit.go`, 1.36 |
 //! | deviations | insufficient scalar resources are listed by name, not in random order; no resource is provided by dynamic resource allocation yet, and every device class event wakes pods |
-//! | cost | O(resources of the pod) per node, no allocation unless it is rejected; over columns 1 ns per row to filter, 2 ns to score (AVX2) |
+//! | cost | O(resources of the pod) per node, no allocation unless it is rejected; over columns 1 ns per row to filter, 2 ns to score (AVX-512) |
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ use smallvec::SmallVec;
 use super::args::{ResourceSpec, complete, encode};
 use super::column_scorer::ColumnScorer;
 use super::resource_amounts::{
-    RequestBasis, Resource, ResourceColumn, ScoredRequests, WantedResource, WeightedResources,
-    of_node, weighted_resources,
+    ColumnRequest, RequestBasis, Resource, ResourceColumn, ScoredRequests, WantedResource,
+    WeightedResources, of_node, weighted_resources,
 };
 use super::score_formula::ScoreFormula;
 use super::simd;
@@ -387,13 +387,18 @@ impl Incremental for Fit {
             (ResourceColumn::new(resource.clone(), nodes), *wanted)
         };
         let filter_requests: SmallVec<[_; 3]> = filtered.0.iter().map(column).collect();
-        let of_nodes = filter_requests.iter().map(|(column, wanted)| {
-            let amounts = column.node_amounts(RequestBasis::Requested)?;
-            Some(WantedResource { amounts, wanted: *wanted })
-        });
+        let mut of_nodes = SmallVec::new();
+        let mut others = SmallVec::new();
+        for (column, wanted) in &filter_requests {
+            match column.node_amounts(RequestBasis::Requested) {
+                Some(amounts) => of_nodes.push(WantedResource { amounts, wanted: *wanted }),
+                None => others.push((column.clone(), *wanted)),
+            }
+        }
         PrepareResult::Evaluator(Box::new(FitEvaluator {
-            of_nodes: of_nodes.collect(),
             filter_requests,
+            of_nodes,
+            others,
             requests: filtered.clone(),
             scorer: ColumnScorer::new(self.formula.clone(), scored.clone(), nodes),
         }))
@@ -402,25 +407,13 @@ impl Incremental for Fit {
 
 struct FitEvaluator {
     filter_requests: SmallVec<[(ResourceColumn, i64); 3]>,
-    /// If these are CPU and memory: what is read of each row, because finding that out takes as long as the comparison.
-    of_nodes: Option<SmallVec<[WantedResource<[NodeAmount; 2]>; 2]>>,
-    /// The same in the same order, as Filter has them.
+    /// Those for CPU and memory: what is read of each row, because finding that out takes as long as the comparison.
+    of_nodes: SmallVec<[WantedResource<[NodeAmount; 2]>; 2]>,
+    /// Those for other resources.
+    others: SmallVec<[(ResourceColumn, i64); 1]>,
+    /// All in the same order as in `filter_requests`, as Filter has them.
     requests: FilterRequests,
     scorer: ColumnScorer,
-}
-
-impl FitEvaluator {
-    /// What Filter reads. `None` if no node has one of the resources.
-    fn filtered<A>(
-        &self,
-        amounts: impl Fn(&ResourceColumn) -> Option<A>,
-    ) -> Option<SmallVec<[WantedResource<A>; 4]>> {
-        let resources = self.filter_requests.iter();
-        let resources = resources.map(|(column, wanted)| {
-            Some(WantedResource { amounts: amounts(column)?, wanted: *wanted })
-        });
-        resources.collect()
-    }
 }
 
 /// Negative when the node cannot take one more pod, or has less of a resource than the pod requests.
@@ -448,20 +441,14 @@ impl PluginEvaluator for FitEvaluator {
 
     fn filter_row(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> bool {
         let (nodes, at) = (cx.nodes(), row.index());
-        let node = &nodes.amounts().rows()[at];
-        if let Some(resources) = &self.of_nodes {
-            return headroom_of_node(node, resources) >= 0;
-        }
-        if headroom_of_node(node, &[]) < 0 {
-            return false;
-        }
+        // Without a column, no node has the resource.
         let enough = |(column, wanted): &(ResourceColumn, i64)| {
-            // Without a column, no node has the resource.
-            column
-                .of_row(nodes, RequestBasis::Requested, at)
+            let amounts = column.of_row(nodes, RequestBasis::Requested, at);
+            amounts
                 .is_some_and(|(allocatable, used)| simd::headroom(allocatable, used, *wanted) >= 0)
         };
-        self.filter_requests.iter().all(enough)
+        let node = &nodes.amounts().rows()[at];
+        headroom_of_node(node, &self.of_nodes) >= 0 && self.others.iter().all(enough)
     }
 
     fn filter_result(&self, cx: EvaluatorCx<'_>, row: NodeRow) -> Option<Result<(), Rejection>> {
@@ -476,36 +463,45 @@ impl PluginEvaluator for FitEvaluator {
     fn filter_rows(&self, cx: EvaluatorCx<'_>, first: NodeRow, set: &mut RowMask) {
         let nodes = cx.nodes();
         let rows = first.index()..first.index() + set.len();
-        let pods = PODS.map(|amount| &nodes.amounts().column(amount)[rows.clone()]);
-        let columns =
-            |column: &ResourceColumn| column.of_rows(nodes, RequestBasis::Requested, rows.clone());
-        match self.filtered(columns) {
-            Some(resources) => simd::retain_fitting(set, pods, &resources),
-            None => set.fill(0),
+        let columns = nodes.amounts().columns();
+        let of_rows = |amounts: [NodeAmount; 2]| amounts.map(|it| &columns.of(it)[rows.clone()]);
+        let resources = self.of_nodes.iter().map(|WantedResource { amounts, wanted }| {
+            let wanted = amounts[0].request_in_column(*wanted);
+            ColumnRequest { amounts: of_rows(*amounts), wanted }
+        });
+        let resources: SmallVec<[_; 2]> = resources.collect();
+        let nodes_of_rows = &nodes.amounts().rows()[rows.clone()];
+        let fits = |at: usize| headroom_of_node(&nodes_of_rows[at], &self.of_nodes) >= 0;
+        let exact = &columns.exact()[rows.clone()];
+        simd::columns::retain_fitting(set, exact, of_rows(PODS), &resources, &fits);
+        for (column, wanted) in &self.others {
+            let Some([allocatable, used]) = column.own_columns(nodes) else {
+                return set.fill(0);
+            };
+            let amounts = allocatable[rows.clone()].iter().zip(&used[rows.clone()]);
+            for (member, (allocatable, used)) in set.iter_mut().zip(amounts) {
+                *member &= u8::from(simd::headroom(*allocatable, *used, *wanted) >= 0);
+            }
         }
     }
 
     fn filter_listed_rows(&self, cx: EvaluatorCx<'_>, rows: &mut Vec<NodeRow>) {
         let nodes = cx.nodes();
         let amounts = nodes.amounts().rows();
-        if let Some(resources) = &self.of_nodes {
-            match **resources {
-                // Most pods request both: no loop over resources for each row.
-                [one, other] => {
-                    simd::retain_listed(rows, |at| headroom_of_node(&amounts[at], &[one, other]));
-                }
-                _ => simd::retain_listed(rows, |at| headroom_of_node(&amounts[at], resources)),
+        match *self.of_nodes {
+            // Most pods request both: no loop over resources for each row.
+            [one, other] => {
+                simd::retain_listed(rows, |at| headroom_of_node(&amounts[at], &[one, other]));
             }
-            return;
+            _ => simd::retain_listed(rows, |at| headroom_of_node(&amounts[at], &self.of_nodes)),
         }
-        match self.filtered(|column| column.of_single_rows(nodes, RequestBasis::Requested)) {
-            Some(resources) => simd::retain_listed(rows, |at| {
-                resources.iter().fold(headroom_of_node(&amounts[at], &[]), |least, resource| {
-                    let (allocatable, used, wanted) = resource.of_row(at);
-                    least | simd::headroom(allocatable, used, wanted)
-                })
-            }),
-            None => rows.clear(),
+        for (column, wanted) in &self.others {
+            match column.own_columns(nodes) {
+                Some([allocatable, used]) => simd::retain_listed(rows, |at| {
+                    simd::headroom(allocatable[at], used[at], *wanted)
+                }),
+                None => rows.clear(),
+            }
         }
     }
 

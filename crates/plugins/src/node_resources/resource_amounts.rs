@@ -110,22 +110,7 @@ impl ResourceColumn {
         ResourceColumn { resource, scalar_at }
     }
 
-    /// The allocatable and the requested amounts of these rows. `None` while no node and no pod has the resource.
-    #[inline]
-    pub fn of_rows<'a>(
-        &self,
-        nodes: &'a NodeTable,
-        basis: RequestBasis,
-        rows: Range<usize>,
-    ) -> Option<[&'a [i64]; 2]> {
-        let columns = match self.node_amounts(basis) {
-            Some(amounts) => amounts.map(|amount| nodes.amounts().column(amount)),
-            None => self.own_columns(nodes)?,
-        };
-        Some(columns.map(|column| &column[rows.clone()]))
-    }
-
-    /// The same of all rows, to be read of single ones.
+    /// The allocatable and the requested amounts of all rows, to be read of single ones. `None` while no node and no pod has the resource.
     #[inline]
     pub fn of_single_rows<'a>(
         &self,
@@ -162,8 +147,8 @@ impl ResourceColumn {
         }
     }
 
-    /// The columns of another resource.
-    fn own_columns<'a>(&self, nodes: &'a NodeTable) -> Option<[&'a [i64]; 2]> {
+    /// The allocatable and the requested amounts by row of a resource that is not CPU or memory.
+    pub fn own_columns<'a>(&self, nodes: &'a NodeTable) -> Option<[&'a [i64]; 2]> {
         let Resource::Scalar(name) = &self.resource else {
             let c = nodes.columns();
             return Some([&c.allocatable_storage, &c.requested_storage]);
@@ -211,6 +196,13 @@ impl RowAmounts<'_> {
 #[inline]
 pub(super) fn of_node(node: &NodeAmounts, [allocatable, used]: [NodeAmount; 2]) -> (i64, i64) {
     (node[allocatable], node[used])
+}
+
+/// The columns of the allocatable and the used amounts of one resource, and the pod's request for it in their unit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ColumnRequest<'a> {
+    pub amounts: [&'a [i32]; 2],
+    pub wanted: i32,
 }
 
 /// The amounts of one resource on one node, for scoring.
@@ -307,23 +299,15 @@ struct ScoredColumn {
     wanted: i64,
 }
 
-/// The allocatable and the used amounts of one resource, of all rows (slices) or of single ones ([`RowAmounts`]), and the pod's request for it.
+/// Where the allocatable and the used amounts of one resource are, and the pod's request for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedResource<A> {
     pub amounts: A,
     pub wanted: i64,
 }
 
-impl WantedResource<[&[i64]; 2]> {
-    /// The allocatable, the used and the wanted amount of a row.
-    #[inline]
-    pub fn of_row(&self, at: usize) -> (i64, i64, i64) {
-        (self.amounts[0][at], self.amounts[1][at], self.wanted)
-    }
-}
-
 impl WantedResource<RowAmounts<'_>> {
-    /// The same.
+    /// The allocatable, the used and the wanted amount of a row.
     #[inline]
     pub fn of_row(&self, at: usize) -> (i64, i64, i64) {
         let (allocatable, used) = self.amounts.get(at);
@@ -360,16 +344,23 @@ impl ScoredColumns {
         amounts.filter(|amount| amount.allocatable != 0)
     }
 
-    /// The amounts in these rows of the two resources being scored, if there are two and both have columns.
-    pub fn two_of_rows<'a>(
+    /// The columns of these rows of the two resources being scored, if these are CPU and memory and the pod's requests can be added to columns.
+    pub fn two_of_columns<'a>(
         &self,
         nodes: &'a NodeTable,
         rows: Range<usize>,
-    ) -> Option<[WantedResource<[&'a [i64]; 2]>; 2]> {
-        self.two(|part| part.column.of_rows(nodes, self.basis, rows.clone()))
+    ) -> Option<[ColumnRequest<'a>; 2]> {
+        let columns = nodes.amounts().columns();
+        let of_rows = |resource: WantedResource<[NodeAmount; 2]>| {
+            let wanted = resource.amounts[0].in_column(resource.wanted)?;
+            let amounts = resource.amounts.map(|amount| &columns.of(amount)[rows.clone()]);
+            Some(ColumnRequest { amounts, wanted })
+        };
+        let [one, other] = self.two_of_nodes?;
+        Some([of_rows(one)?, of_rows(other)?])
     }
 
-    /// The same of all rows, to be read of single ones.
+    /// The amounts of the two resources being scored, if there are two and both have columns, to be read of single rows.
     #[inline]
     pub fn two_of_single_rows<'a>(
         &self,

@@ -1,10 +1,12 @@
-//! Filter and scores over whole columns with SIMD: plain loops over slices that the compiler vectorizes, for the best
-//! instruction set of the processor.
+//! Scores and filters with SIMD: plain loops over slices that the compiler vectorizes, for the best instruction set of the processor.
 //!
+//! [`columns`] has those for whole columns of 32-bit amounts. This file has those for any amounts, of chunks of rows.
 //! Scores are computed in `f64`, because no instruction set divides vectors of integers. They equal those of
 //! [`super::score_formula`] for rows in *exact range*: both resources allocatable, no negative amount, allocatable amounts up
 //! to 2^45, requested amounts below 2^52. Then all integers are exact as floats, and a quotient below 2^7 cannot round up to
 //! the next integer, from which it is at least 1/allocatable away. Other rows are computed per row, in integers.
+
+pub(super) mod columns;
 
 use loadmaster_framework::NodeRow;
 use pulp::{Arch, Simd, WithSimd};
@@ -13,8 +15,9 @@ use smallvec::SmallVec;
 use super::resource_amounts::{RowAmounts, WantedResource, of_node};
 use super::score_formula::ScoreFormula;
 
-/// Number of rows that are computed before those out of the exact range are replaced.
-const CHUNK: usize = 64;
+/// Number of rows that are computed before those out of the exact range are replaced. Few with debug assertions, so that the small clusters
+/// of tests and of the twin have many chunks.
+const CHUNK: usize = if cfg!(debug_assertions) { 4 } else { 64 };
 
 /// A score formula over two resources in its SIMD form.
 #[derive(Clone, Copy, Debug)]
@@ -35,9 +38,6 @@ enum FormulaKind {
 
 /// With weights up to this the weighted mean is exact; the configuration allows 100.
 const WEIGHT_MAX: i64 = 1000;
-
-/// A score times a plugin weight up to this is exact.
-const PLUGIN_WEIGHT_MAX: i64 = 1 << 40;
 
 impl SimdFormula {
     /// `None` unless the formula has a SIMD form and there are two resources with weights up to [`WEIGHT_MAX`].
@@ -69,78 +69,95 @@ impl SimdFormula {
     }
 }
 
-/// Adds `weight` times the score to the rows of `set`, and arbitrary values to other rows. Calls `exact` for rows out of the
-/// exact range.
-pub(super) fn add_scores(
-    simd_formula: &SimdFormula,
-    resources: &[WantedResource<[&[i64]; 2]>; 2],
-    set: &[u8],
-    weight: i64,
-    out: &mut [i64],
-    exact: &dyn Fn(usize) -> i64,
-) {
-    let n_chunked =
-        if (0..=PLUGIN_WEIGHT_MAX).contains(&weight) { out.len() / CHUNK * CHUNK } else { 0 };
-    let (chunked, rest) = out.split_at_mut(n_chunked);
-    Arch::new().dispatch(AddScores { simd_formula, resources, set, weight, out: chunked, exact });
-    for (at, sum) in (n_chunked..).zip(rest).filter(|(at, _)| set[*at] != 0) {
-        let score = simd_formula
-            .score(resources.map(|resource| resource.of_row(at)))
-            .unwrap_or_else(|| exact(at));
-        *sum = sum.wrapping_add(weight.wrapping_mul(score));
-    }
+/// Scores of any two resources.
+#[derive(Clone, Copy)]
+pub(super) struct RowScores<'a> {
+    pub simd_formula: &'a SimdFormula,
+    pub resources: [WantedResource<RowAmounts<'a>>; 2],
+    /// The score of a row whose amounts are out of the exact range.
+    pub exact: &'a dyn Fn(usize) -> i64,
 }
 
 /// With fewer rows than this, computing a chunk takes longer than computing row by row.
-const LISTED_MIN: usize = 16;
+const CHUNK_MIN: usize = CHUNK / 4;
 
-/// Adds `weight` times the score of each listed row to the element of `out` at the same place. Calls `exact` for rows out of the exact
-/// range.
-pub(super) fn add_listed_scores(
-    simd_formula: &SimdFormula,
-    resources: &[WantedResource<RowAmounts<'_>>; 2],
-    rows: &[NodeRow],
-    weight: i64,
-    out: &mut [i64],
-    exact: &dyn Fn(usize) -> i64,
-) {
-    // The amounts of the rows of a chunk side by side; what follows them belongs to no row of it.
-    let mut amounts = [[[1i64; CHUNK]; 2]; 2];
-    for (rows, out) in rows.chunks(CHUNK).zip(out.chunks_mut(CHUNK)) {
-        if rows.len() < LISTED_MIN {
-            for (row, sum) in rows.iter().zip(out) {
-                let at = row.index();
-                let amounts = resources.map(|resource| resource.of_row(at));
-                let score = simd_formula.score(amounts).unwrap_or_else(|| exact(at));
-                *sum = sum.wrapping_add(weight.wrapping_mul(score));
+impl RowScores<'_> {
+    /// Adds `weight` times the score to the rows of `set`, which begins with the row `first`.
+    pub fn add(&self, first: usize, set: &[u8], weight: i64, out: &mut [i64]) {
+        let chunks = set.chunks(CHUNK).zip(out.chunks_mut(CHUNK));
+        for (nth, (set, out)) in chunks.enumerate() {
+            let first = first + nth * CHUNK;
+            let n_members: usize = set.iter().map(|member| usize::from(*member)).sum();
+            if n_members >= CHUNK_MIN {
+                self.add_chunk(first..first + set.len(), |at| set[at] != 0, weight, out);
+                continue;
             }
-            continue;
+            for (at, sum) in out.iter_mut().enumerate().filter(|(at, _)| set[*at] != 0) {
+                *sum = sum.wrapping_add(weight.wrapping_mul(self.of_row(first + at)));
+            }
         }
-        let mut set = [0u8; CHUNK];
-        let mut sums = [0i64; CHUNK];
-        set[..rows.len()].fill(1);
-        write_amounts(rows, resources.map(|resource| resource.amounts), &mut amounts);
-        let [one, other] = resources;
-        let [first, second] = &amounts;
-        let slices = [(first, one), (second, other)].map(|([allocatable, used], resource)| {
-            WantedResource { amounts: [&allocatable[..], &used[..]], wanted: resource.wanted }
+    }
+
+    /// Adds `weight` times the score of each listed row to the element of `out` at the same place.
+    pub fn add_listed(&self, rows: &[NodeRow], weight: i64, out: &mut [i64]) {
+        for (rows, out) in rows.chunks(CHUNK).zip(out.chunks_mut(CHUNK)) {
+            let at_rows = rows.iter().map(|row| row.index());
+            if rows.len() >= CHUNK_MIN {
+                self.add_chunk(at_rows, |_| true, weight, out);
+                continue;
+            }
+            for (row, sum) in at_rows.zip(out) {
+                *sum = sum.wrapping_add(weight.wrapping_mul(self.of_row(row)));
+            }
+        }
+    }
+
+    fn of_row(&self, row: usize) -> i64 {
+        let amounts = self.resources.map(|resource| resource.of_row(row));
+        self.simd_formula.score(amounts).unwrap_or_else(|| (self.exact)(row))
+    }
+
+    /// At most [`CHUNK`] rows, of which only members get a score.
+    fn add_chunk(
+        &self,
+        rows: impl Iterator<Item = usize> + Clone,
+        is_member: impl Fn(usize) -> bool,
+        weight: i64,
+        out: &mut [i64],
+    ) {
+        // What follows the amounts of the last row belongs to no row.
+        let mut amounts = [[[1i64; CHUNK]; 2]; 2];
+        write_amounts(rows.clone(), self.resources.map(|resource| resource.amounts), &mut amounts);
+        let mut scores = [0i64; CHUNK];
+        let out_of_range = Arch::new().dispatch(ScoreChunk {
+            simd_formula: self.simd_formula,
+            amounts: &amounts,
+            wanted: self.resources.map(|resource| resource.wanted),
+            scores: &mut scores,
         });
-        let exact = |at: usize| exact(rows[at].index());
-        add_scores(simd_formula, &slices, &set, weight, &mut sums, &exact);
-        for (sum, more) in out.iter_mut().zip(&sums) {
-            *sum = sum.wrapping_add(*more);
+        if out_of_range != 0 {
+            for (at, row) in rows.enumerate().filter(|(at, _)| is_member(*at)) {
+                scores[at] = self.of_row(row);
+            }
+        }
+        for (at, (sum, score)) in out.iter_mut().zip(&scores).enumerate() {
+            let score = if is_member(at) { *score } else { 0 };
+            *sum = sum.wrapping_add(weight.wrapping_mul(score));
         }
     }
 }
 
+/// The allocatable and the used amounts of two resources of the rows of a chunk, side by side.
+type ChunkAmounts = [[[i64; CHUNK]; 2]; 2];
+
 /// Writes the allocatable and the used amounts of two resources of these rows.
 fn write_amounts(
-    rows: &[NodeRow],
+    rows: impl Iterator<Item = usize>,
     resources: [RowAmounts<'_>; 2],
-    [[one, one_used], [other, other_used]]: &mut [[[i64; CHUNK]; 2]; 2],
+    [[one, one_used], [other, other_used]]: &mut ChunkAmounts,
 ) {
     let to = one.iter_mut().zip(one_used).zip(other.iter_mut().zip(other_used));
-    let rows = rows.iter().map(|row| row.index()).zip(to);
+    let rows = rows.zip(to);
     match resources {
         // Both are in the same cache line, which is read once.
         [RowAmounts::OfNodes(nodes, one), RowAmounts::OfNodes(_, other)] => {
@@ -159,28 +176,27 @@ fn write_amounts(
     }
 }
 
-/// For whole chunks only: loops of constant length need no bounds checks.
-struct AddScores<'a> {
+/// Writes the scores of a whole chunk: loops of constant length need no bounds checks. The result is not 0 when a row is out of the exact
+/// range; the scores of such rows mean nothing.
+struct ScoreChunk<'a> {
     simd_formula: &'a SimdFormula,
-    resources: &'a [WantedResource<[&'a [i64]; 2]>; 2],
-    set: &'a [u8],
-    weight: i64,
-    out: &'a mut [i64],
-    exact: &'a dyn Fn(usize) -> i64,
+    amounts: &'a ChunkAmounts,
+    wanted: [i64; 2],
+    scores: &'a mut [i64; CHUNK],
 }
 
-impl WithSimd for AddScores<'_> {
-    type Output = ();
+impl WithSimd for ScoreChunk<'_> {
+    type Output = u64;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _simd: S) {
+    fn with_simd<S: Simd>(self, _simd: S) -> u64 {
         if S::IS_SCALAR { self.by_formula(Baseline) } else { self.by_formula(Fused) }
     }
 }
 
-impl AddScores<'_> {
+impl ScoreChunk<'_> {
     #[inline(always)]
-    fn by_formula(self, operations: impl Operations) {
+    fn by_formula(self, operations: impl Operations) -> u64 {
         match self.simd_formula.kind {
             FormulaKind::LeastAllocated => {
                 self.run(|simd_formula, row| least(simd_formula, row, operations))
@@ -193,36 +209,15 @@ impl AddScores<'_> {
     }
 
     #[inline(always)]
-    fn run(self, score: impl Fn(&SimdFormula, &FloatRow) -> f64) {
-        let AddScores { simd_formula, resources, set, weight, out, exact } = self;
-        let factor = weight as f64;
-        let [one, other] = resources;
-        let columns = [one.amounts, other.amounts]
-            .map(|pair| pair.map(|column| column.as_chunks::<CHUNK>().0));
-        for (chunk, out) in out.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
-            let [[a, b], [c, d]] = columns.map(|pair| pair.map(|column| &column[chunk]));
-            let mut scores = [0i64; CHUNK];
-            let mut out_of_range = 0;
-            for at in 0..CHUNK {
-                let row = FloatRow::new([(a[at], b[at], one.wanted), (c[at], d[at], other.wanted)]);
-                out_of_range |= row.out_of_range;
-                scores[at] = to_i64(factor * score(simd_formula, &row));
-            }
-            if out_of_range != 0 {
-                for (in_chunk, scaled) in scores.iter_mut().enumerate() {
-                    let at = chunk * CHUNK + in_chunk;
-                    if set[at] != 0 {
-                        let score =
-                            simd_formula.score(resources.map(|resource| resource.of_row(at)));
-                        let score = score.unwrap_or_else(|| exact(at));
-                        *scaled = weight.wrapping_mul(score);
-                    }
-                }
-            }
-            for (sum, scaled) in out.iter_mut().zip(&scores) {
-                *sum = sum.wrapping_add(*scaled);
-            }
+    fn run(self, score: impl Fn(&SimdFormula, &FloatRow) -> f64) -> u64 {
+        let ScoreChunk { simd_formula, amounts: [[a, b], [c, d]], wanted, scores } = self;
+        let mut out_of_range = 0;
+        for at in 0..CHUNK {
+            let row = FloatRow::new([(a[at], b[at], wanted[0]), (c[at], d[at], wanted[1])]);
+            out_of_range |= row.out_of_range;
+            scores[at] = to_i64(score(simd_formula, &row));
         }
+        out_of_range
     }
 }
 
@@ -356,16 +351,6 @@ fn to_i64(x: f64) -> i64 {
     ((x + INTEGERS).to_bits() ^ INTEGERS.to_bits()) as i64
 }
 
-/// Removes from `set` the rows with too many pods (`pods` are the allocatable and the current number of pods), or with less
-/// of a resource than the pod requests.
-pub(super) fn retain_fitting(
-    set: &mut [u8],
-    pods: [&[i64]; 2],
-    resources: &[WantedResource<[&[i64]; 2]>],
-) {
-    Arch::new().dispatch(RetainFitting { set, pods, resources });
-}
-
 /// Removes the listed rows whose headroom is negative.
 pub(super) fn retain_listed(rows: &mut Vec<NodeRow>, headroom: impl Fn(usize) -> i64) {
     // Without a branch that depends on the row.
@@ -378,40 +363,8 @@ pub(super) fn retain_listed(rows: &mut Vec<NodeRow>, headroom: impl Fn(usize) ->
     rows.truncate(n_left);
 }
 
-struct RetainFitting<'a> {
-    set: &'a mut [u8],
-    pods: [&'a [i64]; 2],
-    resources: &'a [WantedResource<[&'a [i64]; 2]>],
-}
-
-impl WithSimd for RetainFitting<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _simd: S) {
-        for (chunk, set) in self.set.chunks_mut(CHUNK).enumerate() {
-            let rows = chunk * CHUNK..chunk * CHUNK + set.len();
-            let mut short = [0i64; CHUNK];
-            let [allowed, there] = self.pods.map(|column| &column[rows.clone()]);
-            for ((short, allowed), there) in short.iter_mut().zip(allowed).zip(there) {
-                *short = pods_headroom(*allowed, *there);
-            }
-            for resource in self.resources {
-                let [allocatable, used] = resource.amounts.map(|column| &column[rows.clone()]);
-                for ((short, allocatable), used) in short.iter_mut().zip(allocatable).zip(used) {
-                    *short |= headroom(*allocatable, *used, resource.wanted);
-                }
-            }
-            for (member, short) in set.iter_mut().zip(&short) {
-                *member &= !(short >> 63) as u8;
-            }
-        }
-    }
-}
-
 /// Negative when `wanted` exceeds `allocatable - used`, which wraps as upstream's does; `wanted` is above 0. Only the sign of
-/// the result is meaningful. There is no comparison, because baseline processors cannot compare vectors of 64-bit integers:
-/// a negative difference is insufficient for any request, and from 0 on the second difference cannot overflow.
+/// the result is meaningful. There is no comparison, so that several amounts are compared at once: a negative difference is insufficient for any request, and from 0 on the second difference cannot overflow.
 #[inline(always)]
 pub(super) fn headroom(allocatable: i64, used: i64, wanted: i64) -> i64 {
     let free = allocatable.wrapping_sub(used);

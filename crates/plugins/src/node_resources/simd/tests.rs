@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use proptest::prelude::*;
 
 use loadmaster_framework::node_amounts::{NodeAmount, NodeAmounts};
@@ -6,7 +8,7 @@ use super::super::resource_amounts::ResourceAmount;
 use super::*;
 
 /// Amounts at and around all limits of the exact range.
-fn amount() -> impl Strategy<Value = i64> {
+pub(super) fn amount() -> impl Strategy<Value = i64> {
     let edges =
         [0, 1, 1 << 44, 1 << 45, 1 << 51, 1 << 52, i64::MAX / 100, i64::MAX - 2, i64::MIN + 2];
     prop_oneof![
@@ -19,19 +21,17 @@ fn amount() -> impl Strategy<Value = i64> {
 
 /// Allocatable and used amounts, often close to each other.
 fn offered_and_used() -> impl Strategy<Value = (i64, i64)> {
-    prop_oneof![
-        (amount(), amount()),
-        // One below or above a whole percent.
-        (1i64 << 40..1 << 45, 0..101i64, -1..2i64).prop_map(|(cap, percent, near)| {
-            (cap, cap - (cap / 100 * percent + cap % 100 * percent / 100) + near)
-        }),
-    ]
+    prop_oneof![(amount(), amount()), near_a_percent(1 << 40..1 << 45)]
 }
 
-/// Allocatable and used of each resource, and whether the row is in the set.
-type TwoResources = ((i64, i64), (i64, i64), bool);
+/// With the used amount a whole percent of the allocatable one, or one below or above.
+pub(super) fn near_a_percent(allocatable: Range<i64>) -> impl Strategy<Value = (i64, i64)> {
+    (allocatable, 0..101i64, -1..2i64).prop_map(|(cap, percent, near)| {
+        (cap, cap - (cap / 100 * percent + cap % 100 * percent / 100) + near)
+    })
+}
 
-fn formula() -> impl Strategy<Value = ScoreFormula> {
+pub(super) fn formula() -> impl Strategy<Value = ScoreFormula> {
     prop::sample::select(vec![
         ScoreFormula::LeastAllocated,
         ScoreFormula::MostAllocated,
@@ -39,13 +39,15 @@ fn formula() -> impl Strategy<Value = ScoreFormula> {
     ])
 }
 
-/// Nodes with these two amounts.
-fn amounts_of_nodes(which: [NodeAmount; 2], values: [&[i64]; 2]) -> Vec<NodeAmounts> {
-    let mut nodes = vec![NodeAmounts::default(); values[0].len()];
-    for (amount, values) in which.into_iter().zip(values) {
-        nodes.iter_mut().zip(values).for_each(|(node, value)| node[amount] = *value);
-    }
-    nodes
+/// The score of a row as the formula has it, from allocatable, used, wanted and weight.
+pub(super) fn plain_score(formula: &ScoreFormula, resources: [(i64, i64, i64, i64); 2]) -> i64 {
+    let amounts = resources.map(|(allocatable, used, wanted, weight)| ResourceAmount {
+        weight,
+        allocatable,
+        used,
+        wanted,
+    });
+    formula.score(amounts.into_iter().filter(|amount| amount.allocatable != 0))
 }
 
 proptest! {
@@ -57,48 +59,50 @@ proptest! {
         weights in (1..101i64, 1..101i64),
         weight in prop_oneof![0..200i64, Just(-3), Just(i64::MAX)],
     ) {
-        let column = |value: fn(&TwoResources) -> i64| -> Vec<i64> { rows.iter().map(value).collect() };
-        let columns = [column(|r| r.0.0), column(|r| r.0.1), column(|r| r.1.0), column(|r| r.1.1)];
         let set: Vec<u8> = rows.iter().map(|row| u8::from(row.2)).collect();
-        let resources = [
-            WantedResource { amounts: [&columns[0][..], &columns[1]], wanted: wanted.0 },
-            WantedResource { amounts: [&columns[2][..], &columns[3]], wanted: wanted.1 },
-        ];
         // One resource of those that nodes have side by side, and one with columns of its own.
         let cpu = [NodeAmount::AllocatableCpu, NodeAmount::NonzeroCpu];
-        let nodes = amounts_of_nodes(cpu, [&columns[0], &columns[1]]);
-        let of_single_rows = [
+        let mut nodes = vec![NodeAmounts::default(); rows.len()];
+        for (node, ((allocatable, used), ..)) in nodes.iter_mut().zip(&rows) {
+            (node[cpu[0]], node[cpu[1]]) = (*allocatable, *used);
+        }
+        let columns: [Vec<i64>; 2] =
+            [rows.iter().map(|row| row.1.0).collect(), rows.iter().map(|row| row.1.1).collect()];
+        let resources = [
             WantedResource { amounts: RowAmounts::OfNodes(&nodes, cpu), wanted: wanted.0 },
-            WantedResource { amounts: RowAmounts::Columns([&columns[2], &columns[3]]), wanted: wanted.1 },
+            WantedResource { amounts: RowAmounts::Columns([&columns[0], &columns[1]]), wanted: wanted.1 },
         ];
         let exact = |at: usize| {
-            let amounts = [(&resources[0], weights.0), (&resources[1], weights.1)].map(|(resource, weight)| {
-                ResourceAmount { weight, allocatable: resource.amounts[0][at], used: resource.amounts[1][at], wanted: resource.wanted }
-            });
-            formula.score(amounts.into_iter().filter(|amount| amount.allocatable != 0))
+            let ((a, b), (c, d), _) = rows[at];
+            plain_score(&formula, [(a, b, wanted.0, weights.0), (c, d, wanted.1, weights.1)])
         };
-        let simd_formula = SimdFormula::new(&formula, [weights.0, weights.1].into_iter()).unwrap();
-        let mut out = vec![7; rows.len()];
-        add_scores(&simd_formula, &resources, &set, weight, &mut out, &exact);
-        // The same for a list of rows.
+        let simd_formula = &SimdFormula::new(&formula, [weights.0, weights.1].into_iter()).unwrap();
+        let scores = RowScores { simd_formula, resources, exact: &exact };
+        let want = |at: usize| weight.wrapping_mul(exact(at)).wrapping_add(7);
+        let first = rows.len() / 3;
+        let mut out = vec![7; rows.len() - first];
+        scores.add(first, &set[first..], weight, &mut out);
+        for at in first..rows.len() {
+            let want = if set[at] != 0 { want(at) } else { 7 };
+            prop_assert_eq!(out[at - first], want, "row {} {:?}", at, rows[at]);
+        }
         let listed: Vec<NodeRow> =
             (0..rows.len()).rev().filter(|at| set[*at] != 0).map(|at| NodeRow(at as u32)).collect();
         let mut sums = vec![7; listed.len()];
-        add_listed_scores(&simd_formula, &of_single_rows, &listed, weight, &mut sums, &exact);
+        scores.add_listed(&listed, weight, &mut sums);
         for (row, sum) in listed.iter().zip(&sums) {
-            prop_assert_eq!(*sum, out[row.index()], "row {:?}", row);
+            prop_assert_eq!(*sum, want(row.index()), "row {:?}", row);
         }
-        // The same on a processor without SIMD.
-        let mut narrow = vec![7; rows.len() / CHUNK * CHUNK];
-        AddScores { simd_formula: &simd_formula, resources: &resources, set: &set, weight: weight.clamp(0, 200), out: &mut narrow, exact: &exact }
-            .with_simd(pulp::Scalar::new());
-        for at in (0..rows.len()).filter(|at| set[*at] != 0) {
-            prop_assert_eq!(out[at], weight.wrapping_mul(exact(at)).wrapping_add(7), "row {} {:?}", at, rows[at]);
-            if let Some(narrow) = narrow.get(at) {
-                prop_assert_eq!(*narrow, weight.clamp(0, 200).wrapping_mul(exact(at)).wrapping_add(7));
-            }
-            if let Some(score) = simd_formula.score(of_single_rows.map(|resource| resource.of_row(at))) {
-                prop_assert_eq!(score, exact(at), "row {} {:?}", at, rows[at]);
+        // On a processor without SIMD.
+        for first in (0..rows.len()).step_by(CHUNK) {
+            let rows = first..rows.len().min(first + CHUNK);
+            let (mut amounts, mut scores) = ([[[1; CHUNK]; 2]; 2], [0; CHUNK]);
+            write_amounts(rows.clone(), resources.map(|resource| resource.amounts), &mut amounts);
+            let wanted = [wanted.0, wanted.1];
+            let chunk = ScoreChunk { simd_formula, amounts: &amounts, wanted, scores: &mut scores };
+            if chunk.with_simd(pulp::Scalar::new()) == 0 {
+                let found = &scores[..rows.len()];
+                prop_assert_eq!(found, rows.map(exact).collect::<Vec<_>>());
             }
         }
     }
@@ -110,36 +114,6 @@ proptest! {
     ) {
         let (n, divisor) = (n as f64, divisor as f64);
         prop_assert_eq!(Fused.quotient(n, divisor, 1.0 / divisor).to_bits(), (n / divisor).to_bits());
-    }
-
-    #[test]
-    fn the_simd_filter_equals_a_comparison(
-        rows in prop::collection::vec((amount(), 0..300i64, amount(), amount(), any::<bool>()), 0..200),
-        wanted in prop::collection::vec(1..i64::MAX, 0..3),
-    ) {
-        let column = |value: fn(&(i64, i64, i64, i64, bool)) -> i64| -> Vec<i64> { rows.iter().map(value).collect() };
-        let columns = [column(|r| r.0), column(|r| r.1), column(|r| r.2), column(|r| r.3)];
-        let amounts = [&columns[2][..], &columns[3][..]];
-        let resources: Vec<_> =
-            wanted.iter().map(|wanted| WantedResource { amounts, wanted: *wanted }).collect();
-        let mut set: Vec<u8> = rows.iter().map(|row| u8::from(row.4)).collect();
-        let members = |set: &[u8]| -> Vec<NodeRow> {
-            (0..).map(NodeRow).zip(set).filter(|(_, member)| **member != 0).map(|(row, _)| row).collect()
-        };
-        let mut listed = members(&set);
-        retain_fitting(&mut set, [&columns[0], &columns[1]], &resources);
-        retain_listed(&mut listed, |at| {
-            let headrooms = resources.iter().map(|resource| {
-                let (allocatable, used, wanted) = resource.of_row(at);
-                headroom(allocatable, used, wanted)
-            });
-            headrooms.fold(pods_headroom(columns[0][at], columns[1][at]), |least, more| least | more)
-        });
-        prop_assert_eq!(listed, members(&set));
-        for (member, (allowed, there, allocatable, used, before)) in set.iter().zip(&rows) {
-            let fits = there < allowed && wanted.iter().all(|wanted| *wanted <= allocatable.wrapping_sub(*used));
-            prop_assert_eq!(*member, u8::from(*before && fits));
-        }
     }
 }
 
