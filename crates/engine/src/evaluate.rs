@@ -4,6 +4,7 @@ pub(crate) mod changed_rejections;
 pub(crate) mod class_table;
 pub(crate) mod evaluator_part;
 pub mod filter_runner;
+pub(crate) mod highest_totals;
 pub mod incremental;
 pub(crate) mod node_rows;
 pub mod per_node;

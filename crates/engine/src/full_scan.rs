@@ -10,10 +10,11 @@ use loadmaster_stdx::Rng;
 
 use crate::decision::Decision;
 use crate::evaluate::class_table::ClassTable;
+use crate::evaluate::highest_totals::{HighestTotals, SelectedRow};
 use crate::evaluate::incremental::{Evaluator, RowScores};
 use crate::evaluate::node_rows::NodeRows;
 use crate::evaluate::plugin_loops::{PluginLoops, ScoreError};
-use crate::evaluate::row_blocks;
+use crate::evaluate::row_blocks::{self, ROWS_PER_BLOCK};
 use crate::evaluate::row_classes::RowClasses;
 use crate::evaluate::row_results::RowResults;
 use crate::node_sampling::RotatingNodeOrder;
@@ -29,6 +30,8 @@ pub(crate) struct FullScan {
     set: Vec<u8>,
     /// By scanned row, without `offset`.
     totals: Vec<i64>,
+    /// The highest totals by block of scanned rows; cleared where totals or the set change after they were computed.
+    highest: HighestTotals,
     /// What the only class adds to every total, if class keys are empty.
     offset: i64,
     /// What came of the row-local scores, if they were computed together with the filters.
@@ -36,8 +39,6 @@ pub(crate) struct FullScan {
     /// By scanned row that was a member of the set after the row-local filters: its class.
     class_of: Vec<u32>,
     table: ClassTable,
-    /// Scratch space: the positions of the rows with the highest total.
-    best: Vec<u32>,
     failure: Option<ScanError>,
     cycle: CycleState,
 }
@@ -109,6 +110,7 @@ impl FullScan {
         scores: bool,
     ) -> PerNodePlugins<'a> {
         (self.failure, self.offset) = (None, 0);
+        self.highest.clear();
         self.filter_rows(&scan, may_list, scores);
         if self.scored.is_none() {
             self.totals.clear();
@@ -136,6 +138,9 @@ impl FullScan {
         }
         let is_smaller =
             !evaluator.per_node_plugins.is_empty() || !excluded.is_empty() || early.is_some();
+        if is_smaller {
+            self.highest.clear();
+        }
         if let Some((course, n_wanted)) = early {
             course.retain_first(n_wanted, &mut self.set);
         }
@@ -181,10 +186,12 @@ impl FullScan {
         let filters = evaluator.row_filters(RowDependency::Pods);
         let [of_pods, of_node] =
             [RowDependency::Pods, RowDependency::Node].map(|which| evaluator.row_scores(which));
-        let FullScan { set, totals, .. } = self;
+        let FullScan { set, totals, highest, .. } = self;
         totals.resize(set.len(), 0);
         let scores = of_pods.chain(of_node);
-        self.scored = Some(row_blocks::filter_and_score(cx, filters, scores, set, totals));
+        let on_block = |set: &[u8], totals: &[i64]| highest.push_block(set, totals);
+        self.scored =
+            Some(row_blocks::filter_and_score(cx, filters, scores, set, totals, on_block));
     }
 
     /// Takes the cycle state of the plugins that were evaluated per node.
@@ -216,6 +223,7 @@ impl FullScan {
         if evaluator.per_node_plugins.is_empty() {
             return Ok(());
         }
+        self.highest.clear();
         rest.score(&self.rows, &self.set, &mut self.totals)
     }
 
@@ -242,24 +250,14 @@ impl FullScan {
     }
 
     fn pick_best(&mut self, rng: &mut Rng) -> Decision {
-        let mut best = i64::MIN;
-        self.best.clear();
-        for (at, (total, member)) in self.totals.iter().zip(&self.set).enumerate() {
-            // In this order, because few rows have so high a total, but members and others alternate.
-            if *total >= best && *member != 0 {
-                if *total > best {
-                    self.best.clear();
-                    best = *total;
-                }
-                self.best.push(at as u32);
-            }
+        match self.highest.select(&self.set, &self.totals, rng) {
+            Some(SelectedRow { at, total, n_ties }) => Decision::Selected {
+                row: self.rows.row(at),
+                total: total + self.offset,
+                n_ties: Some(n_ties),
+            },
+            None => Decision::Unschedulable,
         }
-        if self.best.is_empty() {
-            return Decision::Unschedulable;
-        }
-        let n_ties = Some(self.best.len() as u64);
-        let row = self.rows.row(*rng.pick(&self.best) as usize);
-        Decision::Selected { row, total: best + self.offset, n_ties }
     }
 
     /// The failure of a plugin.
@@ -320,6 +318,7 @@ impl FullScan {
         if classes.all(|(feasible, n_rows)| *feasible || *n_rows == 0) {
             return;
         }
+        self.highest.clear();
         if evaluator.class_key_len() == 0 {
             self.set.fill(0);
             return;
@@ -348,8 +347,14 @@ impl FullScan {
             self.offset = self.table.offsets.first().copied().unwrap_or(0);
             return;
         }
-        for (total, class) in self.totals.iter_mut().zip(&self.class_of) {
-            *total += self.table.offsets.get(*class as usize).copied().unwrap_or(0);
+        self.highest.clear();
+        let blocks =
+            self.totals.chunks_mut(ROWS_PER_BLOCK).zip(self.class_of.chunks(ROWS_PER_BLOCK));
+        for ((totals, class_of), set) in blocks.zip(self.set.chunks(ROWS_PER_BLOCK)) {
+            for (total, class) in totals.iter_mut().zip(class_of) {
+                *total += self.table.offsets.get(*class as usize).copied().unwrap_or(0);
+            }
+            self.highest.push_block(set, totals);
         }
     }
 }

@@ -175,8 +175,14 @@ impl RowResults {
         let mut set = cx.nodes().columns().occupied.clone();
         let RowResults { filters, scores, of_row, .. } = self;
         of_row.resize(set.len(), 0);
-        self.in_range =
-            row_blocks::filter_and_score(cx, filters.iter(), scores.iter(), &mut set, of_row);
+        self.in_range = row_blocks::filter_and_score(
+            cx,
+            filters.iter(),
+            scores.iter(),
+            &mut set,
+            of_row,
+            |_, _| (),
+        );
         if self.in_range.is_err() {
             cx.nodes().rows().for_each(|row| self.compute_row(cx, row));
         }
