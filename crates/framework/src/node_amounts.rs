@@ -93,7 +93,7 @@ impl IndexMut<NodeAmount> for NodeAmounts {
 /// The amounts of all nodes, twice: those of a node side by side, for decisions that read all of them of the few nodes whose pods changed,
 /// and which are in no cache of the processor; and columns, for scans of all nodes with SIMD.
 ///
-/// A pod that is added changes one line of the former and five of the latter, so columns are written only before they are read.
+/// A pod that is added changes one line of the former and one of each of the latter, so columns are written only before they are read.
 #[derive(Clone, Default)]
 pub struct AllAmounts {
     rows: Vec<NodeAmounts>,
@@ -105,8 +105,8 @@ pub struct AllAmounts {
     current: OnceLock<AmountColumns>,
 }
 
-/// The amounts of all nodes in 32-bit integers, column by column: a scan of a million nodes waits for memory, so half the bytes are read in
-/// little more than half the time. Units: milli-CPU, KiB, pods.
+/// The amounts of all nodes in 32-bit integers, column by column: a scan of a million nodes waits for memory, and a vector has twice as many
+/// amounts of 32 bits as of 64. Units: milli-CPU, KiB, pods.
 #[derive(Clone, Default)]
 pub struct AmountColumns {
     columns: [Vec<i32>; NodeAmount::COUNT],
@@ -301,8 +301,10 @@ mod tests {
                     1 => amounts.update_columns(),
                     2 => {
                         let columns = amounts.columns();
-                        assert_eq!(row_of(columns, at), in_columns(&twin[at]), "row {at}");
-                        n_exact += u64::from(columns.exact()[at]);
+                        for (at, row) in twin.iter().enumerate() {
+                            assert_eq!(row_of(columns, at), in_columns(row), "row {at}");
+                            n_exact += u64::from(columns.exact()[at]);
+                        }
                     }
                     _ => {
                         // Sums that overflow are among them.
