@@ -290,6 +290,7 @@ impl EvaluationCache {
             && cached.is_valid(EvaluatorCx { world, states })
         {
             if known_version != Some(version) {
+                world.preload_template(&pod.template);
                 // A template of one pod is looked up again only during this attempt; in the next one, its labels find the combination.
                 match world.has_several_pods(&pod.template) {
                     true => self.by_template.insert(pod.template.id, version, id),

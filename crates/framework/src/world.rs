@@ -223,6 +223,12 @@ impl World {
         Templates::has_several_pods(template)
     }
 
+    /// Reads what the placement of a pod with this template reads of it first, so that it comes from memory while a node is selected.
+    #[inline]
+    pub fn preload_template(&self, template: &PodTemplate) {
+        self.templates.preload_class(template.id);
+    }
+
     /// Adds a node, or replaces the one with this name.
     ///
     /// # Panics

@@ -60,8 +60,9 @@ pub(super) struct KnownPod {
 impl OfTemplates {
     /// The index in `pods` of those with these values.
     fn position(&self, values: &Values<'_>) -> Option<usize> {
-        let last = self.pods.get(self.last);
-        if last.is_some_and(|pods| values.equivalent(&pods.values)) {
+        let last = self.pods.get(self.last)?;
+        // Often no label is read, and then those of the pod need not come from memory.
+        if values.keys.is_empty() || values.equivalent(&last.values) {
             return Some(self.last);
         }
         self.by_values.get(values).copied()
