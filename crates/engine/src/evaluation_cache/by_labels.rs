@@ -61,7 +61,7 @@ impl OfTemplates {
     /// The index in `pods` of those with these values.
     fn position(&self, values: &Values<'_>) -> Option<usize> {
         let last = self.pods.get(self.last)?;
-        // Often no label is read, and then those of the pod need not come from memory.
+        // Often no label is read, and then there is nothing to compare.
         if values.keys.is_empty() || values.equivalent(&last.values) {
             return Some(self.last);
         }

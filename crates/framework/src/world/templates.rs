@@ -3,7 +3,6 @@
 mod without_resources;
 
 use std::hash::BuildHasher as _;
-use std::hint::black_box;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -148,11 +147,6 @@ impl Templates {
     /// The class of a template's pods, if one was assigned before. `None` also for a template of another world.
     pub fn class(&self, id: TemplateId) -> Option<ContributionClassId> {
         self.slots.get(id.index as usize)?.as_ref()?.class
-    }
-
-    /// Reads what [`Templates::class`] reads: of a template that one pod has it comes from memory.
-    pub fn preload_class(&self, id: TemplateId) {
-        black_box(self.class(id));
     }
 
     pub fn set_class(&mut self, id: TemplateId, class: ContributionClassId) {
