@@ -41,7 +41,7 @@ pub mod rbac;
 pub mod registry;
 pub mod resources;
 pub mod result;
-mod slots_by_namespace;
+mod slots_by;
 pub mod state;
 pub mod template;
 pub mod testkit;

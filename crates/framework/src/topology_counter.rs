@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use crate::affinity_terms::PodTerm;
 use crate::label_columns::{LabelColumns, LabelKeyId};
 use crate::node_table::{NodeRow, NodeTable};
-use crate::slots_by_namespace::SlotsByNamespace;
+use crate::slots_by::SlotsBy;
 
 pub use counter_sums::CounterSums;
 pub use domains::TopologyDomains;
@@ -37,8 +37,6 @@ pub struct AssignedPod<'a> {
     pub namespace_labels: &'a Labels,
     /// Its affinity and anti-affinity terms.
     pub terms: &'a [PodTerm],
-    /// Whether it has a deletion timestamp.
-    pub terminating: bool,
 }
 
 /// What a counter sums: a pure function of an assigned pod, and which nodes count.
@@ -53,6 +51,11 @@ pub trait TopologyCounterSpec: Send + Sync + 'static {
     /// The only namespace whose pods count; `None` if those of several may.
     fn namespace(&self) -> Option<&Str> {
         None
+    }
+
+    /// Whether pods with a deletion timestamp count.
+    fn counts_terminating_pods(&self) -> bool {
+        true
     }
 
     /// Whether [`TopologyCounterSpec::delta`] reads the labels of namespaces.
@@ -92,6 +95,12 @@ impl TopologyDeltas {
             Some((_, sum)) => *sum += amount,
             None => self.0.push((key.clone(), amount)),
         }
+    }
+
+    /// Those that are not 0, by the ids of the topology keys.
+    pub(crate) fn not_zero(&self, mut key_id: impl FnMut(&Str) -> LabelKeyId) -> KeyDeltas {
+        let not_zero = self.0.iter().filter(|(_, amount)| *amount != 0);
+        not_zero.map(|(key, amount)| (key_id(key), *amount)).collect()
     }
 }
 
@@ -159,6 +168,7 @@ impl FromIterator<TopologyCounterId> for TopologyCounterSet {
 /// One counter.
 pub struct TopologyCounter {
     spec: Arc<dyn TopologyCounterSpec>,
+    /// The only namespace whose pods it counts; `None` if it counts those of several.
     namespace: Option<Str>,
     domains: SmallVec<[TopologyDomains; 2]>,
     /// By row; `None` if all nodes count.
@@ -178,11 +188,6 @@ impl TopologyCounter {
     /// Whether the sum of every domain is 0.
     pub fn is_zero(&self) -> bool {
         self.domains.iter().all(TopologyDomains::is_zero)
-    }
-
-    /// The only namespace whose pods it counts; `None` if it counts those of several.
-    pub(crate) fn namespace(&self) -> Option<&Str> {
-        self.namespace.as_ref()
     }
 
     /// Sequence numbers of the changes of the world from this one on that changed a sum, the last one first; `None` if they are not all known.
@@ -214,7 +219,8 @@ pub(crate) struct CounterDeltas {
     counters: TopologyCounterSet,
 }
 
-type KeyDeltas = SmallVec<[(LabelKeyId, i64); 2]>;
+/// What one pod contributes to a counter, by topology key; not 0.
+pub(crate) type KeyDeltas = SmallVec<[(LabelKeyId, i64); 2]>;
 
 /// Maximum number of counters without users that stay for later pods.
 const IDLE_COUNTERS_MAX: usize = 256;
@@ -225,7 +231,8 @@ pub struct TopologyCounters {
     slots: Vec<Option<TopologyCounter>>,
     free: Vec<u32>,
     next_serial: u32,
-    by_namespace: SlotsByNamespace,
+    /// `None` is for those that may count pods of several.
+    by_namespace: SlotsBy<Option<Str>>,
     ids_by_spec: Map<TypeId, Box<dyn CounterIdMap>>,
     n_idle: usize,
     clock: u64,
@@ -336,7 +343,7 @@ impl TopologyCounters {
         }
         let domains = SmallVec::new();
         let namespace = spec.namespace().cloned();
-        self.by_namespace.insert(namespace.as_ref(), slot);
+        self.by_namespace.insert(namespace.clone(), slot);
         let counter = TopologyCounter {
             namespace,
             spec,
@@ -382,7 +389,7 @@ impl TopologyCounters {
     fn drop_slot(&mut self, slot: u32) {
         let Some(counter) = self.slots[slot as usize].take() else { return };
         self.free.push(slot);
-        self.by_namespace.remove(counter.namespace(), slot);
+        self.by_namespace.remove(&counter.namespace, slot);
     }
 
     /// The ids of all counters, with or without users.
@@ -392,7 +399,8 @@ impl TopologyCounters {
 
     /// The ids of the counters that may count pods of a namespace.
     pub(crate) fn ids_for_namespace(&self, namespace: &Str) -> Vec<TopologyCounterId> {
-        let slots = [Some(namespace), None].into_iter().flat_map(|it| self.by_namespace.get(it));
+        let namespaces = [Some(namespace.clone()), None];
+        let slots = namespaces.iter().flat_map(|it| self.by_namespace.get(it));
         slots.filter_map(|slot| self.id_in_slot(slot)).collect()
     }
 
@@ -508,36 +516,25 @@ impl TopologyCounter {
 }
 
 impl CounterDeltas {
-    /// Computes what a pod contributes to a counter and stores it; returns the topology keys.
-    pub(crate) fn add_counter(
-        &mut self,
-        id: TopologyCounterId,
-        spec: &dyn TopologyCounterSpec,
-        pod: &AssignedPod<'_>,
-        mut key_id: impl FnMut(&Str) -> LabelKeyId,
-    ) -> SmallVec<[LabelKeyId; 1]> {
-        let mut deltas = TopologyDeltas::default();
-        spec.delta(pod, &mut deltas);
-        let known: KeyDeltas = deltas
-            .0
-            .iter()
-            .filter(|(_, amount)| *amount != 0)
-            .map(|(key, n)| (key_id(key), *n))
-            .collect();
-        let keys = known.iter().map(|(key, _)| *key).collect();
-        if !known.is_empty() {
-            self.deltas.push((id, known));
+    /// Stores what a pod contributes to a counter, unless that is nothing.
+    pub(crate) fn add(&mut self, id: TopologyCounterId, deltas: &KeyDeltas) {
+        if !deltas.is_empty() {
+            self.deltas.push((id, deltas.clone()));
             self.counters.insert(id);
         }
-        keys
     }
 
     pub(crate) fn forget(&mut self, dropped: &[TopologyCounterId]) {
         self.deltas.retain(|(id, _)| !dropped.contains(id));
-        self.counters = self.deltas.iter().map(|(id, _)| *id).collect();
+        self.counters = self.ids().collect();
     }
 
     /// The counters to which a pod contributes.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = TopologyCounterId> {
+        self.deltas.iter().map(|(id, _)| *id)
+    }
+
+    /// The same as a set.
     pub(crate) fn counters(&self) -> TopologyCounterSet {
         self.counters
     }

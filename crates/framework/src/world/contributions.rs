@@ -18,11 +18,11 @@ use smallvec::SmallVec;
 use crate::affinity_terms::{AffinityTerms, PodTerm};
 use crate::cluster_objects::ClusterObjects;
 use crate::node_table::{NodeRow, NodeTable};
-use crate::slots_by_namespace::SlotsByNamespace;
+use crate::slots_by::SlotsBy;
 use crate::template::{PodTemplate, WithoutResourcesId};
 use crate::topology_counter::{
     AssignedPod, CounterDeltas, TopologyCounterId, TopologyCounterSet, TopologyCounterSpec,
-    TopologyCounters,
+    TopologyCounters, TopologyDeltas,
 };
 
 use pod_rows::PodRows;
@@ -105,7 +105,9 @@ pub(super) struct Contributions {
     free: Vec<u32>,
     ids: Map<Arc<ContributionKey>, ContributionClassId>,
     /// Most counters count the pods of one namespace.
-    by_namespace: SlotsByNamespace,
+    by_namespace: SlotsBy<Str>,
+    /// The classes whose pods a counter counts.
+    by_counter: SlotsBy<TopologyCounterId>,
     /// The labels that some counter reads.
     label_keys: Vec<Str>,
     /// The class of the last of the templates that differ in nothing but labels, requests and limits: no counter reads these two.
@@ -192,7 +194,9 @@ impl Contributions {
         }
         self.last.clear();
         self.ids.remove(&class.key);
-        self.by_namespace.remove(Some(&class.key.namespace), id.0);
+        self.by_namespace.remove(&class.key.namespace, id.0);
+        let counters = class.deltas.iter().flat_map(CounterDeltas::ids);
+        counters.for_each(|counter| self.by_counter.remove(&counter, id.0));
         self.terms.release(&class.key.terms);
         self.terms.trim();
         *slot = None;
@@ -244,6 +248,7 @@ impl Contributions {
                 && class.add_counter(id, &*spec, sums)
             {
                 class.apply_to(id, 1, sums);
+                self.by_counter.insert(id, slot);
             }
         }
     }
@@ -251,32 +256,32 @@ impl Contributions {
     /// The slots of classes that a counter of the pods of this namespace may count; all if it is that of several.
     fn slots_counted(&self, namespace: Option<&Str>) -> Vec<u32> {
         match namespace {
-            Some(_) => self.by_namespace.get(namespace).collect(),
+            Some(namespace) => self.by_namespace.get(namespace).collect(),
             None => (0..self.slots.len() as u32).collect(),
         }
     }
 
-    /// The rows of all pods that one of these counters counts, and of some that are not there any more; rows may repeat. The counters count
-    /// only pods of these namespaces, or of all.
-    pub fn rows_counted_by<'a>(
-        &'a self,
-        counters: &'a [TopologyCounterId],
-        namespaces: impl Iterator<Item = Option<&'a Str>>,
-    ) -> impl Iterator<Item = NodeRow> {
+    /// The rows of all pods that one of these counters counts, and of some that are not there any more; rows may repeat.
+    pub fn rows_counted_by(
+        &self,
+        counters: &[TopologyCounterId],
+    ) -> impl Iterator<Item = NodeRow> + use<'_> {
         // Most often all counters count the same pods.
-        let slots: BTreeSet<u32> = namespaces.flat_map(|it| self.slots_counted(it)).collect();
+        let mut slots: Vec<u32> = counters.iter().flat_map(|id| self.by_counter.get(id)).collect();
+        slots.sort_unstable();
+        slots.dedup();
         let classes = slots.into_iter().filter_map(|slot| self.slots[slot as usize].as_ref());
-        let kinds = classes.flat_map(|class| class.rows.iter().zip(&class.deltas));
-        let is_counted =
-            |deltas: &CounterDeltas| counters.iter().any(|id| deltas.get(*id).is_some());
-        let counted = kinds.filter(move |(_, deltas)| is_counted(deltas));
-        counted.flat_map(|(rows, _)| rows.added.iter().copied())
+        let rows = classes.flat_map(|class| &class.rows);
+        rows.flat_map(|rows| rows.added.iter().copied())
     }
 
     /// Forgets what pods contribute to counters that were dropped.
     pub fn forget_counters(&mut self, dropped: &[TopologyCounterId]) {
-        for class in self.slots.iter_mut().flatten() {
-            class.deltas.iter_mut().for_each(|deltas| deltas.forget(dropped));
+        let slots: BTreeSet<u32> = dropped.iter().flat_map(|id| self.by_counter.take(id)).collect();
+        for slot in slots {
+            if let Some(class) = &mut self.slots[slot as usize] {
+                class.deltas.iter_mut().for_each(|deltas| deltas.forget(dropped));
+            }
         }
     }
 
@@ -292,6 +297,7 @@ impl Contributions {
         }
         self.ids.clear();
         self.by_namespace.clear();
+        self.by_counter.clear();
         self.last.clear();
         self.free.clear();
         self.label_keys = label_keys.into_iter().collect();
@@ -317,14 +323,17 @@ impl Contributions {
         if ids.is_empty() {
             return Vec::new();
         }
-        for slot in self.by_namespace.get(Some(namespace)) {
+        for slot in self.by_namespace.get(namespace) {
             let Some(class) = &mut self.slots[slot as usize] else { continue };
             let before = class.deltas.clone();
             for id in &ids {
                 class.apply_to(*id, -1, sums);
                 class.deltas.iter_mut().for_each(|deltas| deltas.forget(&[*id]));
                 let spec = sums.counters.spec(*id);
-                class.add_counter(*id, &*spec, sums);
+                match class.add_counter(*id, &*spec, sums) {
+                    true => self.by_counter.insert(*id, slot),
+                    false => self.by_counter.remove(id, slot),
+                }
                 class.apply_to(*id, 1, sums);
             }
             let is_changed = ids.iter().any(|id| {
@@ -354,11 +363,13 @@ impl Contributions {
         };
         for counter in sums.counters.ids_for_namespace(&class.key.namespace) {
             let spec = sums.counters.spec(counter);
-            class.add_counter(counter, &*spec, sums);
+            if class.add_counter(counter, &*spec, sums) {
+                self.by_counter.insert(counter, index);
+            }
         }
         self.slots[index as usize] = Some(class);
         let id = ContributionClassId(index);
-        self.by_namespace.insert(Some(&key.namespace), index);
+        self.by_namespace.insert(key.namespace.clone(), index);
         self.ids.insert(key, id);
         id
     }
@@ -376,23 +387,24 @@ impl ContributionClass {
         spec: &dyn TopologyCounterSpec,
         sums: &mut Sums<'_>,
     ) -> bool {
-        let mut contributes = false;
-        for (kind, deltas) in self.deltas.iter_mut().enumerate() {
-            let pod = AssignedPod {
-                namespace: &self.key.namespace,
-                labels: &self.key.labels,
-                namespace_labels: sums.cluster.namespace_labels(&self.key.namespace),
-                terms: &self.key.terms,
-                terminating: kind == 1,
-            };
-            let nodes = &mut *sums.nodes;
-            let keys = deltas.add_counter(id, spec, &pod, |key| nodes.ensure_label_column(key));
-            contributes |= !keys.is_empty();
-            for key in keys {
-                sums.counters.ensure_domains(id, key, sums.nodes);
-            }
+        let pod = AssignedPod {
+            namespace: &self.key.namespace,
+            labels: &self.key.labels,
+            namespace_labels: sums.cluster.namespace_labels(&self.key.namespace),
+            terms: &self.key.terms,
+        };
+        let mut deltas = TopologyDeltas::default();
+        spec.delta(&pod, &mut deltas);
+        let deltas = deltas.not_zero(|key| sums.nodes.ensure_label_column(key));
+        for (key, _) in &deltas {
+            sums.counters.ensure_domains(id, *key, sums.nodes);
         }
-        contributes
+        let [running, terminating] = &mut self.deltas;
+        running.add(id, &deltas);
+        if spec.counts_terminating_pods() {
+            terminating.add(id, &deltas);
+        }
+        !deltas.is_empty()
     }
 
     /// Adds the pods of the class to one counter (`sign` 1), or removes them (`sign` -1).

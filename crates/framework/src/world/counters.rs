@@ -43,12 +43,11 @@ impl World {
     }
 
     /// The rows of all pods that one of these counters counts, in no order, and perhaps others; rows may repeat.
-    pub fn rows_counted_by<'a>(
-        &'a self,
-        counters: &'a [TopologyCounterId],
-    ) -> impl Iterator<Item = NodeRow> + 'a {
-        let namespaces = counters.iter().map(|id| self.counters.get(*id).namespace());
-        self.contributions.rows_counted_by(counters, namespaces)
+    pub fn rows_counted_by(
+        &self,
+        counters: &[TopologyCounterId],
+    ) -> impl Iterator<Item = NodeRow> + '_ {
+        self.contributions.rows_counted_by(counters)
     }
 
     /// Releases a counter; it stays for a while in case it is acquired again.

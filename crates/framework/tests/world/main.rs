@@ -28,13 +28,17 @@ struct PodsOfApp {
 
 impl TopologyCounterSpec for PodsOfApp {
     fn delta(&self, pod: &AssignedPod<'_>, out: &mut TopologyDeltas) {
-        if pod.labels.get("app") == Some(&self.app) && !pod.terminating {
+        if pod.labels.get("app") == Some(&self.app) {
             out.add(&self.keys[0], 1);
         }
     }
 
     fn label_keys(&self) -> Vec<Str> {
         vec![Str::new("app")]
+    }
+
+    fn counts_terminating_pods(&self) -> bool {
+        false
     }
 
     fn has_node_filter(&self) -> bool {

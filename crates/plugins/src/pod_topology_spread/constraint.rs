@@ -34,13 +34,10 @@ pub(super) struct MatchingPods {
 }
 
 impl MatchingPods {
-    /// Whether an existing pod counts. Terminating pods do not, and an empty selector counts no pod, as
-    /// in upstream (`countPodsMatchSelector`).
-    fn matches(&self, namespace: &Str, labels: &Labels, terminating: bool) -> bool {
-        !terminating
-            && *namespace == self.namespace
-            && !self.selector.is_empty()
-            && self.selector.matches(labels)
+    /// Whether an existing pod that is not terminating counts. Terminating pods do not, and an empty selector counts no pod, as in upstream
+    /// (`countPodsMatchSelector`).
+    fn matches(&self, namespace: &Str, labels: &Labels) -> bool {
+        *namespace == self.namespace && !self.selector.is_empty() && self.selector.matches(labels)
     }
 
     /// The number of pods on a node that count.
@@ -55,7 +52,7 @@ impl MatchingPods {
     ) -> impl Iterator<Item = &'a Arc<PodInfo>> {
         node.pods().filter(|pod| {
             let template = &pod.template;
-            self.matches(&template.namespace, &template.labels, pod.terminating)
+            !pod.terminating && self.matches(&template.namespace, &template.labels)
         })
     }
 }
@@ -266,7 +263,7 @@ impl MatchCounter {
 
 impl TopologyCounterSpec for MatchCounter {
     fn delta(&self, pod: &AssignedPod<'_>, out: &mut TopologyDeltas) {
-        if self.pods.matches(pod.namespace, pod.labels, pod.terminating) {
+        if self.pods.matches(pod.namespace, pod.labels) {
             self.keys.iter().for_each(|key| out.add(key, 1));
         }
     }
@@ -277,6 +274,10 @@ impl TopologyCounterSpec for MatchCounter {
 
     fn namespace(&self) -> Option<&Str> {
         Some(&self.pods.namespace)
+    }
+
+    fn counts_terminating_pods(&self) -> bool {
+        false
     }
 
     fn has_node_filter(&self) -> bool {
