@@ -5,6 +5,7 @@
 //! keys share both, whatever else they differ in.
 
 mod acquire;
+mod by_counting_keys;
 mod by_id;
 mod by_labels;
 mod by_template;
@@ -20,6 +21,7 @@ use loadmaster_framework::world::KeyVersion;
 use loadmaster_framework::{EvaluatorCx, Failure, PluginStates, PodInfo, World};
 use loadmaster_stdx::Map;
 
+use self::by_counting_keys::ByCountingKeys;
 use self::by_id::ById;
 use self::by_labels::ByLabels;
 use self::by_template::ByTemplate;
@@ -129,6 +131,7 @@ pub(crate) struct EvaluationCache {
     /// By [`KeyId`].
     prepared: ById<PreparedKey>,
     combinations: Map<Box<[KeyId]>, CombinationId>,
+    by_counting_keys: ByCountingKeys,
     /// By [`CombinationId`].
     cached: ById<CachedEvaluation>,
     /// By the keys of the plugins that have such filters.
@@ -161,6 +164,7 @@ impl EvaluationCache {
             by_spec: Map::default(),
             prepared: ById::default(),
             combinations: Map::default(),
+            by_counting_keys: ByCountingKeys::default(),
             cached: ById::default(),
             node_rows: SharedByKeys::default(),
             row_results: SharedByKeys::default(),

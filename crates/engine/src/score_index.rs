@@ -117,6 +117,24 @@ impl ScoreIndex {
         }
     }
 
+    /// The index of another combination on the same shared index, if there are counted rows. All keys of that one whose counters count any pod are
+    /// keys of this one, which must be up to date.
+    pub fn for_other(
+        &self,
+        other: &Evaluator,
+        shared: &SharedRowIndex,
+        cx: EvaluatorCx<'_>,
+    ) -> Option<ScoreIndex> {
+        let (counted, index) = (self.counted.as_ref()?, shared.index.as_deref()?);
+        Some(ScoreIndex {
+            counted: Some(counted.for_other(other, index, cx)),
+            n_built: self.n_built,
+            cursor: self.cursor,
+            feasible_nodes: None,
+            parts: Vec::new(),
+        })
+    }
+
     /// Applies the changes of the world, which were applied to the shared index before; returns `false` when the index must be rebuilt.
     pub fn catch_up(
         &mut self,

@@ -28,6 +28,14 @@ impl PackedList {
         PackedList { words: Vec::new(), log2_bits, max }
     }
 
+    /// A list of zeros, with space for numbers up to `max`.
+    pub fn zeros(len: usize, max: u64) -> PackedList {
+        let log2_bits = (1..LOG2_WORD_BITS).find(|log2_bits| max >> (1 << log2_bits) == 0);
+        let mut list = PackedList::with_log2_bits(log2_bits.unwrap_or(LOG2_WORD_BITS));
+        list.words = vec![0; (len << list.log2_bits).div_ceil(u64::BITS as usize)];
+        list
+    }
+
     /// The number at this index.
     #[inline]
     pub fn get(&self, at: usize) -> u64 {
@@ -155,5 +163,17 @@ mod tests {
             list.bits()
         });
         assert_eq!(bits, [2, 4, 4, 8, 8, 16, 32, 64, 64]);
+        assert_eq!(largest.map(|number| PackedList::zeros(71, number).bits()), bits);
+    }
+
+    #[test]
+    fn a_list_of_zeros_has_space_for_its_numbers() {
+        for len in [0, 1, 31, 32, 33, 100] {
+            let mut list = PackedList::zeros(len, 3);
+            let n_words = list.words.len();
+            (0..len).for_each(|at| list.set(at, at as u64 % 4));
+            assert!((0..len).all(|at| list.get(at) == at as u64 % 4), "{len}");
+            assert_eq!((list.words.len(), list.get(len)), (n_words, 0), "{len}");
+        }
     }
 }

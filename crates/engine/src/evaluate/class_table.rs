@@ -39,28 +39,33 @@ impl ClassTable {
 
     /// Adds a row to the class with this key; returns the class.
     pub fn insert_row(&mut self, key: &ClassKey) -> u32 {
-        if let Some(id) = self.find(key) {
-            self.rows[id as usize] += 1;
-            return id;
-        }
-        self.add_class(key)
+        self.insert_rows(key, 1)
     }
 
-    /// Adds a class with this key and one row.
+    /// The same for so many rows.
+    pub fn insert_rows(&mut self, key: &ClassKey, n: u32) -> u32 {
+        if let Some(id) = self.find(key) {
+            self.rows[id as usize] += n;
+            return id;
+        }
+        self.add_class(key, n)
+    }
+
+    /// Adds a class with this key and so many rows.
     #[inline(never)]
-    fn add_class(&mut self, key: &ClassKey) -> u32 {
+    fn add_class(&mut self, key: &ClassKey, n: u32) -> u32 {
         let stride = key.len();
         self.n_keys_set += 1;
         let id = match self.free.pop() {
             Some(id) => {
                 let start = id as usize * stride;
                 self.keys[start..start + stride].copy_from_slice(key);
-                self.rows[id as usize] = 1;
+                self.rows[id as usize] = n;
                 id
             }
             None => {
                 self.keys.extend_from_slice(key);
-                self.rows.push(1);
+                self.rows.push(n);
                 self.rows.len() as u32 - 1
             }
         };

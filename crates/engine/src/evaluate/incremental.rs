@@ -369,39 +369,45 @@ impl Evaluator {
         before: &[i64],
         out: &mut ClassKey,
     ) {
-        self.replace_parts(cx, row, before, out, |part| {
+        let is_computed = |part: &EvaluatorPart| {
             part.dependencies.class == Some(RowDependency::Pods)
                 && (form == KeyForm::Counted || part.uncounted.is_none())
-        });
+        };
+        let parts = self.parts_with_keys().map(|part| (part, is_computed(part)));
+        replace_elements(parts, cx, row, before, out);
     }
 
-    /// Computes the class key of a row from its shared one.
+    /// For each part with class keys whether its counters count any pod: only its elements of a key may differ from those of the shared key.
+    pub fn counting_parts(&self, world: &World) -> SmallVec<[bool; 4]> {
+        self.parts_with_keys().map(|part| part.counts_any(world)).collect()
+    }
+
+    /// Computes the class key of a row from its shared one. `counting` is [`Evaluator::counting_parts`].
     pub fn class_key_of_shared(
         &self,
         cx: EvaluatorCx<'_>,
         row: NodeRow,
         shared: &[i64],
+        counting: &[bool],
         out: &mut ClassKey,
     ) {
-        self.replace_parts(cx, row, shared, out, |part| part.counts_any(cx.world));
+        let parts = self.parts_with_keys().zip(counting.iter().copied());
+        replace_elements(parts, cx, row, shared, out);
     }
 
-    /// A class key of which some plugins' parts are computed, and the others copied.
-    fn replace_parts(
+    /// A class key with the elements of `counted`, a key in the same form, for the parts that [count pods](Evaluator::counting_parts), and those
+    /// of the shared key for the others.
+    pub fn class_key_of_parts(
         &self,
-        cx: EvaluatorCx<'_>,
-        row: NodeRow,
-        copied: &[i64],
+        shared: &[i64],
+        counted: &[i64],
+        counting: &[bool],
         out: &mut ClassKey,
-        is_computed: impl Fn(&EvaluatorPart) -> bool,
     ) {
         out.clear();
-        for part in self.parts_with_keys() {
-            if is_computed(part) {
-                part.enter(ExtensionPoint::Prepare).class_key(cx, row, out);
-            } else {
-                out.extend_from_slice(&copied[part.offset..part.offset + part.key_len]);
-            }
+        for (part, counts) in self.parts_with_keys().zip(counting) {
+            let key = if *counts { counted } else { shared };
+            out.extend_from_slice(&key[part.offset..part.offset + part.key_len]);
         }
     }
 
@@ -500,6 +506,24 @@ impl Evaluator {
             all.push(RowScores { plugin: part.plugin, scores });
         }
         Ok(all)
+    }
+}
+
+/// A class key: the elements of those parts that are marked are computed, and the others copied.
+fn replace_elements<'a>(
+    parts: impl Iterator<Item = (&'a EvaluatorPart, bool)>,
+    cx: EvaluatorCx<'_>,
+    row: NodeRow,
+    copied: &[i64],
+    out: &mut ClassKey,
+) {
+    out.clear();
+    for (part, is_computed) in parts {
+        if is_computed {
+            part.enter(ExtensionPoint::Prepare).class_key(cx, row, out);
+        } else {
+            out.extend_from_slice(&copied[part.offset..part.offset + part.key_len]);
+        }
     }
 }
 

@@ -4,7 +4,6 @@ use loadmaster_framework::{EvaluatorCx, PodInfo, World};
 
 use super::{Decision, Scheduler};
 use crate::combination_id::CombinationId;
-use crate::score_index::ScoreIndex;
 
 /// Maximum number of rows in all score indexes together; about 20 bytes each.
 const CACHED_ROWS_MAX: usize = 64 << 20;
@@ -84,7 +83,7 @@ impl Scheduler {
         let caught_up =
             cached.index.as_mut().is_some_and(|index| index.catch_up(evaluator, shared, cx));
         if !caught_up {
-            cached.index = Some(Box::new(ScoreIndex::new(evaluator, shared, cx)));
+            self.cache.build_index(id, cx, counted_max);
         }
     }
 }

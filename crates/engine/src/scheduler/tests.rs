@@ -187,6 +187,30 @@ fn applications_that_share_an_index() {
     }
 }
 
+/// The pods of two applications keep away from others of their application, and are spread over hosts and zones: of each version anew, which
+/// comes every 40 turns. In between pods are removed, and nodes change or are replaced.
+#[test]
+fn rollouts() {
+    let mut history = History::new();
+    for turn in 0..800 {
+        history.change();
+        let app = *history.rng.pick(&["a", "b"]);
+        let labels = json!({"app": app, "version": (turn / 40).to_string()});
+        let soft = |key: &str| {
+            json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": labels}})
+        };
+        let others = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": app}}});
+        let apart = json!([{"weight": 3, "podAffinityTerm": others}]);
+        let spec = json!({
+            "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": apart}},
+            "topologySpreadConstraints": [soft("kubernetes.io/hostname"), soft("topology.kubernetes.io/zone")]});
+        let pod =
+            parse_with_labels(&mut history.world, &format!("{app}-{turn}"), &labels, &spec, 300);
+        history.schedule(turn, pod);
+    }
+}
+
 /// Most pods request what no other does, so that all nodes are scanned, or those of the pool that a pod selects, in which one pod is nominated to a
 /// node. In between pods are removed, and nodes change or are replaced, and most of them come to have another pool.
 #[test]

@@ -5,6 +5,7 @@ mod class_rows;
 use loadmaster_framework::incremental::ClassKey;
 use loadmaster_framework::world::WorldChange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
+use smallvec::SmallVec;
 
 use self::class_rows::ClassRows;
 use super::row_index::RowIndex;
@@ -29,13 +30,73 @@ pub(super) struct CountedRows {
     pub n_class_changes: u64,
 }
 
+/// What the classes of counted rows are computed from.
+struct ClassSource<'a> {
+    evaluator: &'a Evaluator,
+    index: &'a RowIndex,
+    cx: EvaluatorCx<'a>,
+    /// [`Evaluator::counting_parts`], which does not change while rows are updated.
+    counting: SmallVec<[bool; 4]>,
+}
+
 impl CountedRows {
     /// Finds the counted rows.
     pub fn new(evaluator: &Evaluator, index: &RowIndex, cx: EvaluatorCx<'_>) -> CountedRows {
-        let mut counted = CountedRows::default();
-        let update = |row| counted.update(evaluator, index, cx, row);
-        evaluator.for_each_counted_row(cx.world, update);
+        let source = ClassSource::new(evaluator, index, cx);
+        let (mut counted, mut classes) = (CountedRows::default(), Vec::new());
+        evaluator.for_each_counted_row(cx.world, |row| {
+            if let Some(shared) = source.counted_key(row, &mut counted.key) {
+                classes.push((row, counted.insert_rows(shared, 1)));
+            }
+        });
+        counted.rows = ClassRows::new(&classes);
         counted
+    }
+
+    /// The counted rows of another combination, whose keys with counters that count any pod are keys of this one, too: whatever else is counted
+    /// for this one is not counted for it. Classes are looked at instead of rows.
+    pub fn for_other(
+        &self,
+        other: &Evaluator,
+        index: &RowIndex,
+        cx: EvaluatorCx<'_>,
+    ) -> CountedRows {
+        let stride = other.class_key_len();
+        let counting = other.counting_parts(cx.world);
+        let mut counted = CountedRows::default();
+        let classes = self.table.keys_of(stride + 1).zip(&self.table.rows);
+        let classes = classes.map(|(key, n_rows)| {
+            if *n_rows == 0 {
+                return None;
+            }
+            let shared = key[stride] as u32;
+            let shared_key = index.table.key(shared, stride);
+            other.class_key_of_parts(shared_key, key, &counting, &mut counted.key);
+            if *counted.key == *shared_key {
+                return None;
+            }
+            counted.key.push(i64::from(shared));
+            Some(counted.insert_rows(shared, *n_rows))
+        });
+        let classes: Vec<Option<u32>> = classes.collect();
+        let rows =
+            self.rows.iter().filter_map(|(row, class)| Some((row, classes[class as usize]?)));
+        counted.rows = ClassRows::new(&rows.collect::<Vec<_>>());
+        debug_assert!(
+            counted.has_keys_of(&CountedRows::new(other, index, cx), cx.nodes().n_rows(), stride),
+            "counted rows have the keys that are computed for them"
+        );
+        counted
+    }
+
+    /// Whether all rows have the same class keys as in another table.
+    fn has_keys_of(&self, other: &CountedRows, n_rows: usize, stride: usize) -> bool {
+        let key = |counted: &CountedRows, row| {
+            let class = counted.rows.class(row)?;
+            Some(counted.table.key(class, stride + 1).to_vec())
+        };
+        (0..n_rows as u32).map(NodeRow).all(|row| key(self, row) == key(other, row))
+            && self.n_counted.iter().sum::<u32>() == other.n_counted.iter().sum::<u32>()
     }
 
     /// Applies these changes of the world, and what they changed in the index: `None` if the index does not know that any more.
@@ -48,46 +109,35 @@ impl CountedRows {
     ) -> Option<()> {
         let class_changes = index.class_changes_since(cursor)?;
         let changes = cx.world.changes_since(cursor)?;
+        let source = ClassSource::new(evaluator, index, cx);
         // Most often one, the placement of the pod that was scheduled with these keys before, and a removed pod now and then.
         if let Some(known) = evaluator.class_changes_since(cx.world, cursor) {
             for seq in known.iter().rev() {
                 if let Some(change) = changes.get((seq - cursor) as usize) {
-                    self.apply_change(evaluator, index, cx, change);
+                    self.apply_change(&source, change);
                 }
             }
         } else {
-            self.apply_changes(evaluator, index, cx, (cursor, changes));
+            self.apply_changes(&source, (cursor, changes));
         }
-        class_changes.for_each(|row| self.update(evaluator, index, cx, row));
+        class_changes.for_each(|row| self.update(&source, row));
         Some(())
     }
 
     /// Applies those of these changes that changed the pods that counters count. `seq` is the sequence number of the first one.
     #[inline(never)]
-    fn apply_changes(
-        &mut self,
-        evaluator: &Evaluator,
-        index: &RowIndex,
-        cx: EvaluatorCx<'_>,
-        (seq, changes): (u64, &[WorldChange]),
-    ) {
-        let changed_at = evaluator.classes_changed_at(cx.world);
+    fn apply_changes(&mut self, source: &ClassSource<'_>, (seq, changes): (u64, &[WorldChange])) {
+        let changed_at = source.evaluator.classes_changed_at(source.cx.world);
         let changes = (seq..).zip(changes).take_while(|(seq, _)| Some(*seq) <= changed_at);
-        changes.for_each(|(_, change)| self.apply_change(evaluator, index, cx, change));
+        changes.for_each(|(_, change)| self.apply_change(source, change));
     }
 
     #[inline]
-    fn apply_change(
-        &mut self,
-        evaluator: &Evaluator,
-        index: &RowIndex,
-        cx: EvaluatorCx<'_>,
-        change: &WorldChange,
-    ) {
+    fn apply_change(&mut self, source: &ClassSource<'_>, change: &WorldChange) {
         if let WorldChange::Pods(row, counters) = *change
-            && evaluator.may_change_class(KeyForm::Counted, counters)
+            && source.evaluator.may_change_class(KeyForm::Counted, counters)
         {
-            self.update(evaluator, index, cx, row);
+            self.update(source, row);
         }
     }
 
@@ -139,24 +189,10 @@ impl CountedRows {
         self.table.key(class, stride + 1)[stride] as u32
     }
 
-    fn update(
-        &mut self,
-        evaluator: &Evaluator,
-        index: &RowIndex,
-        cx: EvaluatorCx<'_>,
-        row: NodeRow,
-    ) {
-        let stride = evaluator.class_key_len();
+    fn update(&mut self, source: &ClassSource<'_>, row: NodeRow) {
+        let stride = source.evaluator.class_key_len();
         let before = self.rows.class(row);
-        let shared = index.class_and_score(row).map(|(shared, _)| shared);
-        let counted = shared.filter(|shared| {
-            let shared_key = index.table.key(*shared, stride);
-            evaluator.class_key_of_shared(cx, row, shared_key, &mut self.key);
-            *self.key != *shared_key
-        });
-        if let Some(shared) = counted {
-            self.key.push(i64::from(shared));
-        }
+        let counted = source.counted_key(row, &mut self.key);
         if let Some(class) = before {
             if counted.is_some() && *self.table.key(class, stride + 1) == *self.key {
                 return;
@@ -166,12 +202,34 @@ impl CountedRows {
             self.table.remove_row(class, stride + 1);
             self.n_counted[shared] -= 1;
         }
-        let class = counted.map(|shared| {
-            self.n_class_changes += 1;
-            *element(&mut self.n_counted, shared) += 1;
-            self.table.insert_row(&self.key)
-        });
+        let class = counted.map(|shared| self.insert_rows(shared, 1));
         self.rows.set(row, class);
+    }
+
+    /// Adds so many rows with the key in `key`, which have this class in the shared index, to their class.
+    fn insert_rows(&mut self, shared_class: u32, n: u32) -> u32 {
+        self.n_class_changes += 1;
+        *element(&mut self.n_counted, shared_class) += n;
+        self.table.insert_rows(&self.key, n)
+    }
+}
+
+impl<'a> ClassSource<'a> {
+    fn new(evaluator: &'a Evaluator, index: &'a RowIndex, cx: EvaluatorCx<'a>) -> ClassSource<'a> {
+        ClassSource { evaluator, index, cx, counting: evaluator.counting_parts(cx.world) }
+    }
+
+    /// Computes the class key of a row, with the class that it has in the shared index at the end, and returns that class; `None` if the row has
+    /// the key of the shared index, or has no class there.
+    fn counted_key(&self, row: NodeRow, key: &mut ClassKey) -> Option<u32> {
+        let (shared, _) = self.index.class_and_score(row)?;
+        let shared_key = self.index.table.key(shared, self.evaluator.class_key_len());
+        self.evaluator.class_key_of_shared(self.cx, row, shared_key, &self.counting, key);
+        if **key == *shared_key {
+            return None;
+        }
+        key.push(i64::from(shared));
+        Some(shared)
     }
 }
 

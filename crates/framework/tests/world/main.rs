@@ -4,6 +4,7 @@
 
 mod trial;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use loadmaster_api::{Node, Pod, Str};
@@ -15,7 +16,9 @@ use loadmaster_framework::topology_counter::{
 };
 use loadmaster_framework::watched_objects::ObjectWatch;
 use loadmaster_framework::world::WorldChange;
-use loadmaster_framework::{ExtensionPoints, Gvr, PodInfo, PodSums, WatchRequirement, World};
+use loadmaster_framework::{
+    ExtensionPoints, Gvr, NodeRow, PodInfo, PodSums, WatchRequirement, World,
+};
 use loadmaster_stdx::Rng;
 use serde_json::{Value, json};
 
@@ -205,6 +208,19 @@ fn an_incremental_world_equals_a_rebuilt_one() {
                 describe_world(&mut fresh),
                 "seed {seed}, step {step}"
             );
+            for (counter, app) in acquired.iter().zip(["p", "q"]) {
+                let rows: BTreeSet<NodeRow> = world.rows_counted_by(&[*counter]).collect();
+                for info in world.node_infos() {
+                    let is_counted = |pod: &Arc<PodInfo>| {
+                        pod.template.labels.get("app").is_some_and(|it| it == app)
+                    };
+                    let row = world.nodes().row(info.name()).expect("the node");
+                    assert!(
+                        !info.pods().any(is_counted) || rows.contains(&row),
+                        "seed {seed}, step {step}"
+                    );
+                }
+            }
         }
         acquired.into_iter().for_each(|id| world.release_topology_counter(id));
     }

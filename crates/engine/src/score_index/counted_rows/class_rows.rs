@@ -23,6 +23,22 @@ struct RowLists {
 }
 
 impl ClassRows {
+    /// These rows, ascending, with their classes.
+    pub fn new(rows: &[(NodeRow, u32)]) -> ClassRows {
+        let len = rows.last().map_or(0, |(row, _)| row.index() + 1);
+        let max = rows.iter().map(|(_, class)| u64::from(*class) + 1).max().unwrap_or(0);
+        let mut classes = PackedList::zeros(len, max);
+        for (row, class) in rows {
+            classes.set(row.index(), u64::from(*class) + 1);
+        }
+        ClassRows { classes, lists: OnceCell::new() }
+    }
+
+    /// The rows that have a class, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (NodeRow, u32)> + '_ {
+        self.classes.not_zero().map(|(at, number)| (NodeRow(at as u32), number as u32 - 1))
+    }
+
     /// The class of a row.
     #[inline]
     pub fn class(&self, row: NodeRow) -> Option<u32> {
@@ -31,7 +47,7 @@ impl ClassRows {
 
     /// The rows of a class.
     pub fn rows(&self, class: u32) -> &[NodeRow] {
-        let lists = self.lists.get_or_init(|| RowLists::new(&self.classes));
+        let lists = self.lists.get_or_init(|| RowLists::new(self.iter()));
         lists.rows.get(class as usize).map_or(&[], Vec::as_slice)
     }
 
@@ -57,11 +73,9 @@ impl RowLists {
         }
     }
 
-    fn new(classes: &PackedList) -> RowLists {
+    fn new(rows: impl Iterator<Item = (NodeRow, u32)>) -> RowLists {
         let mut lists = RowLists::default();
-        for (at, number) in classes.not_zero() {
-            lists.add(NodeRow(at as u32), number as u32 - 1);
-        }
+        rows.for_each(|(row, class)| lists.add(row, class));
         lists
     }
 
@@ -115,6 +129,12 @@ mod tests {
                 of_class.sort_unstable();
                 let expected = twin.iter().filter(|(_, known)| **known == class);
                 assert_eq!(of_class, expected.map(|(row, _)| *row).collect::<Vec<_>>());
+            }
+            let all: Vec<_> = twin.into_iter().collect();
+            let made_at_once = ClassRows::new(&all);
+            assert_eq!(made_at_once.iter().collect::<Vec<_>>(), all);
+            for row in (0..100).map(NodeRow) {
+                assert_eq!(made_at_once.class(row), rows.class(row));
             }
         }
     }
