@@ -59,6 +59,8 @@ struct Row {
     n_pods: u32,
     /// Whether objects that pods depend on change all the time.
     is_rollout: bool,
+    /// The name of the row that it is compared with.
+    compared_with: Option<&'static str>,
     /// The columns that are measured.
     inputs: &'static [Input],
 }
@@ -72,10 +74,17 @@ const ROWS: &[Row] = &[
     row("spread over 1,000 racks", Kind::Racks, 60_000),
     row("mix of 40", Kind::Mix, 60_000),
     row("1,000 signatures in turn", Kind::RoundRobin, 30_000),
-    row("labels of every pod differ", Kind::LabelsDiffer, 60_000),
+    Row {
+        compared_with: Some("basic"),
+        ..row("labels of every pod differ", Kind::LabelsDiffer, 60_000)
+    },
     row("every pod different", Kind::Different, 20_000),
     row("20,000 pairs of requests, 50 sets of selectors and tolerations", Kind::Pairs, 20_000),
-    Row { is_rollout: true, ..row("mix of 40, in a rollout", Kind::Mix, 60_000) },
+    Row {
+        is_rollout: true,
+        compared_with: Some("mix of 40"),
+        ..row("mix of 40, in a rollout", Kind::Mix, 60_000)
+    },
     row("examples/sample-plugin", Kind::SamplePlugin, 10_000),
     large_row("basic, 100,000 nodes", Kind::Basic),
     large_row("zone + hostname spread, 100,000 nodes", Kind::Spread),
@@ -88,7 +97,15 @@ const ROWS: &[Row] = &[
 ];
 
 const fn row(name: &'static str, kind: Kind, n_pods: u32) -> Row {
-    Row { name, kind, n_nodes: 5_000, n_pods, is_rollout: false, inputs: ALL_INPUTS }
+    Row {
+        name,
+        kind,
+        n_nodes: 5_000,
+        n_pods,
+        is_rollout: false,
+        compared_with: None,
+        inputs: ALL_INPUTS,
+    }
 }
 
 const fn large_row(name: &'static str, kind: Kind) -> Row {
@@ -99,9 +116,9 @@ const fn large_row(name: &'static str, kind: Kind) -> Row {
 pub fn measure(wanted: &str) -> Result<Vec<DataItem>> {
     let mut items = Vec::new();
     println!(
-        "| workload, 5,000 nodes unless said | pods | (a) per second | (b) | (c) | keys | ms, first pod of a new key | peak RSS MiB |"
+        "| workload, 5,000 nodes unless said | pods | (a) per second | (b) | (c) | keys | ms, first pod of a new key | peak RSS MiB | (a), share of a row |"
     );
-    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     for row in ROWS {
         for (shape, name) in [(Shape::Bare, "bare"), (Shape::Clustered, "clustered")] {
             if format!("{}, {name}", row.name).contains(wanted) {
@@ -140,8 +157,18 @@ fn print_row(row: &Row, shape: Shape, shape_name: &str, items: &mut Vec<DataItem
     items.push(DataItem::new(&name, "FirstPodOfNewKey", "ms").with("Perc50", new_key_ms));
     items.push(DataItem::new(&name, "PeakRSS", "MiB").with("Max", peak_mib as f64));
     per_second.resize(ALL_INPUTS.len(), "-".to_owned());
+    let mut share = "-".to_owned();
+    if let Some(other) = row.compared_with {
+        let other = ROWS.iter().find(|it| it.name == other).context("no such row")?;
+        let n_pods = row.n_pods.min(other.n_pods);
+        let rates = rates_in_turns([row, other].map(|it| Row { n_pods, ..*it }), shape)?;
+        let value = rates[0] / rates[1];
+        let item = DataItem::new(&name, "ShareOfRate", "").with("Average", value);
+        items.push(item.with_label("ComparedWith", other.name.to_owned()));
+        share = format!("{value:.2} of {}", other.name);
+    }
     println!(
-        "| {} | {shape_name} | {} | {n_keys} | {new_key_ms:.2} | {peak_mib} |",
+        "| {} | {shape_name} | {} | {n_keys} | {new_key_ms:.2} | {peak_mib} | {share} |",
         row.name,
         per_second.join(" | ")
     );
@@ -162,31 +189,39 @@ pub(crate) struct Rates {
 
 fn run(row: &Row, shape: Shape, input: Input) -> Result<Rates> {
     reset_peak_rss();
-    let (mut registry, mut profile) = (in_tree_registry(), json!({}));
-    if row.kind == Kind::SamplePlugin {
-        registry = registry.with(sample_plugin::DEF);
-        profile = workload::sample_plugin();
-    }
-    let mut world = workload::world(row.n_nodes, row.kind)?;
-    let pods = PodSource::new(row.kind, shape, |object| object.apply(&mut world))?;
-    let scheduler = Scheduler::new(profile_of(&registry, profile, json!([]))?, Rng::new(1));
-    let mut bench =
-        Bench { row, input, world, pods, scheduler, running: Vec::new(), rng: Rng::new(7) };
-    // At least five batches, of which the first is a fifth.
-    let n_per_batch = DECISIONS_PER_BATCH.min(row.n_pods / 5);
-    let n_batches = row.n_pods / n_per_batch;
-    let mut times = Vec::new();
-    for _ in 0..n_batches {
-        times.push(bench.run_batch(n_per_batch)?);
-    }
-    let counted = &times[times.len() / 5..];
-    let n_counted = n_per_batch as usize * counted.len();
+    let mut bench = Bench::new(row, shape, input)?;
+    let [per_second] = run_in_turns([&mut bench])?;
     Ok(Rates {
-        per_second: n_counted as f64 / counted.iter().sum::<Duration>().as_secs_f64(),
+        per_second,
         n_keys: bench.scheduler.cache_size().keys,
         new_key_ms: bench.time_new_keys()?.as_secs_f64() * 1e3,
         peak_mib: peak_rss_mib().context("reading the peak resident set size")?,
     })
+}
+
+/// The rates of two rows with parsed pods, of which batches are run in turns: the speed of a machine may change within seconds.
+fn rates_in_turns(rows: [Row; 2], shape: Shape) -> Result<[f64; 2]> {
+    let [one, other] = &rows;
+    let mut one = Bench::new(one, shape, Input::Parsed)?;
+    let mut other = Bench::new(other, shape, Input::Parsed)?;
+    run_in_turns([&mut one, &mut other])
+}
+
+/// Runs rows with the same number of pods, batch by batch in turns; returns decisions per second.
+fn run_in_turns<const N: usize>(mut benches: [&mut Bench<'_>; N]) -> Result<[f64; N]> {
+    let n_pods = benches[0].row.n_pods;
+    // At least five batches, of which the first is a fifth.
+    let n_per_batch = DECISIONS_PER_BATCH.min(n_pods / 5);
+    let n_batches = n_pods / n_per_batch;
+    let mut times = [Duration::ZERO; N];
+    for nth in 0..n_batches {
+        for (bench, time) in benches.iter_mut().zip(&mut times) {
+            let elapsed = bench.run_batch(n_per_batch)?;
+            *time += if nth < n_batches / 5 { Duration::ZERO } else { elapsed };
+        }
+    }
+    let n_counted = n_per_batch * (n_batches - n_batches / 5);
+    Ok(times.map(|time| f64::from(n_counted) / time.as_secs_f64()))
 }
 
 /// A run of a row.
@@ -210,6 +245,18 @@ enum Step<T> {
 }
 
 impl Bench<'_> {
+    fn new(row: &Row, shape: Shape, input: Input) -> Result<Bench<'_>> {
+        let (mut registry, mut profile) = (in_tree_registry(), json!({}));
+        if row.kind == Kind::SamplePlugin {
+            registry = registry.with(sample_plugin::DEF);
+            profile = workload::sample_plugin();
+        }
+        let mut world = workload::world(row.n_nodes, row.kind)?;
+        let pods = PodSource::new(row.kind, shape, |object| object.apply(&mut world))?;
+        let scheduler = Scheduler::new(profile_of(&registry, profile, json!([]))?, Rng::new(1));
+        Ok(Bench { row, input, world, pods, scheduler, running: Vec::new(), rng: Rng::new(7) })
+    }
+
     /// Schedules this many pods, in a rollout with changes between them; returns the time that it took.
     fn run_batch(&mut self, n_pods: u32) -> Result<Duration> {
         let steps = self.make_steps(n_pods)?;
