@@ -383,6 +383,7 @@ impl Evaluator {
     }
 
     /// Computes the class key of a row from its shared one. `counting` is [`Evaluator::counting_parts`].
+    #[inline]
     pub fn class_key_of_shared(
         &self,
         cx: EvaluatorCx<'_>,
@@ -510,6 +511,7 @@ impl Evaluator {
 }
 
 /// A class key: the elements of those parts that are marked are computed, and the others copied.
+#[inline]
 fn replace_elements<'a>(
     parts: impl Iterator<Item = (&'a EvaluatorPart, bool)>,
     cx: EvaluatorCx<'_>,

@@ -221,6 +221,7 @@ impl<'a> ClassSource<'a> {
 
     /// Computes the class key of a row, with the class that it has in the shared index at the end, and returns that class; `None` if the row has
     /// the key of the shared index, or has no class there.
+    #[inline]
     fn counted_key(&self, row: NodeRow, key: &mut ClassKey) -> Option<u32> {
         let (shared, _) = self.index.class_and_score(row)?;
         let shared_key = self.index.table.key(shared, self.evaluator.class_key_len());
