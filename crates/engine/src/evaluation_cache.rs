@@ -434,6 +434,7 @@ impl EvaluationCache {
             self.forget(id, world);
         }
         self.release_unused(world);
+        self.by_counting_keys.clear();
         self.by_template.clear();
         self.by_labels.clear();
         self.by_spec.clear();

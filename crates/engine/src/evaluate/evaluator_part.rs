@@ -82,6 +82,11 @@ impl EvaluatorPart {
         filter.is_some() && self.filters || score.is_some() && self.weight != 0 || class.is_some()
     }
 
+    /// Its elements of a class key.
+    pub fn elements<'a>(&self, key: &'a [i64]) -> &'a [i64] {
+        &key[self.offset..self.offset + self.key_len]
+    }
+
     /// Whether its counters count any pod, so that there may be rows where the class keys differ.
     pub fn counts_any(&self, world: &World) -> bool {
         self.counts_pods() && !self.counters.iter().all(|id| world.topology_counter(*id).is_zero())

@@ -373,42 +373,54 @@ impl Evaluator {
             part.dependencies.class == Some(RowDependency::Pods)
                 && (form == KeyForm::Counted || part.uncounted.is_none())
         };
-        let parts = self.parts_with_keys().map(|part| (part, is_computed(part)));
-        replace_elements(parts, cx, row, before, out);
+        self.replace_elements(before, out, is_computed, |part, out| {
+            part.enter(ExtensionPoint::Prepare).class_key(cx, row, out);
+        });
     }
 
-    /// For each part with class keys whether its counters count any pod: only its elements of a key may differ from those of the shared key.
-    pub fn counting_parts(&self, world: &World) -> SmallVec<[bool; 4]> {
-        self.parts_with_keys().map(|part| part.counts_any(world)).collect()
-    }
-
-    /// Computes the class key of a row from its shared one. `counting` is [`Evaluator::counting_parts`].
-    #[inline]
+    /// Computes the class key of a row from its shared one.
     pub fn class_key_of_shared(
         &self,
         cx: EvaluatorCx<'_>,
         row: NodeRow,
         shared: &[i64],
-        counting: &[bool],
         out: &mut ClassKey,
     ) {
-        let parts = self.parts_with_keys().zip(counting.iter().copied());
-        replace_elements(parts, cx, row, shared, out);
+        let is_computed = |part: &EvaluatorPart| part.counts_any(cx.world);
+        self.replace_elements(shared, out, is_computed, |part, out| {
+            part.enter(ExtensionPoint::Prepare).class_key(cx, row, out);
+        });
     }
 
-    /// A class key with the elements of `counted`, a key in the same form, for the parts that [count pods](Evaluator::counting_parts), and those
-    /// of the shared key for the others.
-    pub fn class_key_of_parts(
+    /// The same from the class key of another combination on the same shared index, that has the same keys where counters count any pod.
+    pub fn class_key_of_other(
         &self,
+        world: &World,
         shared: &[i64],
-        counted: &[i64],
-        counting: &[bool],
+        other: &[i64],
         out: &mut ClassKey,
     ) {
+        let is_taken_over = |part: &EvaluatorPart| part.counts_any(world);
+        self.replace_elements(shared, out, is_taken_over, |part, out| {
+            out.extend_from_slice(part.elements(other));
+        });
+    }
+
+    /// A class key to which `append` adds the elements of some parts, and in which the others are copied.
+    fn replace_elements(
+        &self,
+        copied: &[i64],
+        out: &mut ClassKey,
+        is_replaced: impl Fn(&EvaluatorPart) -> bool,
+        append: impl Fn(&EvaluatorPart, &mut ClassKey),
+    ) {
         out.clear();
-        for (part, counts) in self.parts_with_keys().zip(counting) {
-            let key = if *counts { counted } else { shared };
-            out.extend_from_slice(&key[part.offset..part.offset + part.key_len]);
+        for part in self.parts_with_keys() {
+            if is_replaced(part) {
+                append(part, out);
+            } else {
+                out.extend_from_slice(part.elements(copied));
+            }
         }
     }
 
@@ -507,25 +519,6 @@ impl Evaluator {
             all.push(RowScores { plugin: part.plugin, scores });
         }
         Ok(all)
-    }
-}
-
-/// A class key: the elements of those parts that are marked are computed, and the others copied.
-#[inline]
-fn replace_elements<'a>(
-    parts: impl Iterator<Item = (&'a EvaluatorPart, bool)>,
-    cx: EvaluatorCx<'_>,
-    row: NodeRow,
-    copied: &[i64],
-    out: &mut ClassKey,
-) {
-    out.clear();
-    for (part, is_computed) in parts {
-        if is_computed {
-            part.enter(ExtensionPoint::Prepare).class_key(cx, row, out);
-        } else {
-            out.extend_from_slice(&copied[part.offset..part.offset + part.key_len]);
-        }
     }
 }
 

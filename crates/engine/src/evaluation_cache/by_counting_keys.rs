@@ -31,6 +31,10 @@ impl ByCountingKeys {
         }
         self.0.insert((row_index, keys), id)
     }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
 }
 
 impl EvaluationCache {
@@ -63,6 +67,7 @@ impl EvaluationCache {
         let row_index = cached.row_index;
         let similar = self.by_counting_keys.insert(row_index, keys, id).filter(|it| *it != id)?;
         let other = self.cached.get_mut(similar.0).filter(|it| it.row_index == row_index)?;
+        // One that is too far behind would be built anew for its next pod, too.
         let behind = cx.world.next_change_seq() - other.checked_at;
         let mut index = other.index.take().filter(|_| behind <= changes_max)?;
         let (own, other) = (self.cached.get(id.0)?, self.cached.get(similar.0)?);

@@ -5,7 +5,6 @@ mod class_rows;
 use loadmaster_framework::incremental::ClassKey;
 use loadmaster_framework::world::WorldChange;
 use loadmaster_framework::{EvaluatorCx, NodeRow};
-use smallvec::SmallVec;
 
 use self::class_rows::ClassRows;
 use super::row_index::RowIndex;
@@ -35,14 +34,12 @@ struct ClassSource<'a> {
     evaluator: &'a Evaluator,
     index: &'a RowIndex,
     cx: EvaluatorCx<'a>,
-    /// [`Evaluator::counting_parts`], which does not change while rows are updated.
-    counting: SmallVec<[bool; 4]>,
 }
 
 impl CountedRows {
     /// Finds the counted rows.
     pub fn new(evaluator: &Evaluator, index: &RowIndex, cx: EvaluatorCx<'_>) -> CountedRows {
-        let source = ClassSource::new(evaluator, index, cx);
+        let source = ClassSource { evaluator, index, cx };
         let (mut counted, mut classes) = (CountedRows::default(), Vec::new());
         evaluator.for_each_counted_row(cx.world, |row| {
             if let Some(shared) = source.counted_key(row, &mut counted.key) {
@@ -62,7 +59,6 @@ impl CountedRows {
         cx: EvaluatorCx<'_>,
     ) -> CountedRows {
         let stride = other.class_key_len();
-        let counting = other.counting_parts(cx.world);
         let mut counted = CountedRows::default();
         let classes = self.table.keys_of(stride + 1).zip(&self.table.rows);
         let classes = classes.map(|(key, n_rows)| {
@@ -71,7 +67,7 @@ impl CountedRows {
             }
             let shared = key[stride] as u32;
             let shared_key = index.table.key(shared, stride);
-            other.class_key_of_parts(shared_key, key, &counting, &mut counted.key);
+            other.class_key_of_other(cx.world, shared_key, key, &mut counted.key);
             if *counted.key == *shared_key {
                 return None;
             }
@@ -109,7 +105,7 @@ impl CountedRows {
     ) -> Option<()> {
         let class_changes = index.class_changes_since(cursor)?;
         let changes = cx.world.changes_since(cursor)?;
-        let source = ClassSource::new(evaluator, index, cx);
+        let source = ClassSource { evaluator, index, cx };
         // Most often one, the placement of the pod that was scheduled with these keys before, and a removed pod now and then.
         if let Some(known) = evaluator.class_changes_since(cx.world, cursor) {
             for seq in known.iter().rev() {
@@ -214,18 +210,14 @@ impl CountedRows {
     }
 }
 
-impl<'a> ClassSource<'a> {
-    fn new(evaluator: &'a Evaluator, index: &'a RowIndex, cx: EvaluatorCx<'a>) -> ClassSource<'a> {
-        ClassSource { evaluator, index, cx, counting: evaluator.counting_parts(cx.world) }
-    }
-
+impl ClassSource<'_> {
     /// Computes the class key of a row, with the class that it has in the shared index at the end, and returns that class; `None` if the row has
     /// the key of the shared index, or has no class there.
     #[inline]
     fn counted_key(&self, row: NodeRow, key: &mut ClassKey) -> Option<u32> {
         let (shared, _) = self.index.class_and_score(row)?;
         let shared_key = self.index.table.key(shared, self.evaluator.class_key_len());
-        self.evaluator.class_key_of_shared(self.cx, row, shared_key, &self.counting, key);
+        self.evaluator.class_key_of_shared(self.cx, row, shared_key, key);
         if **key == *shared_key {
             return None;
         }
