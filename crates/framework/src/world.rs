@@ -62,6 +62,17 @@ pub enum WorldChange {
     NodeSet,
 }
 
+impl WorldChange {
+    /// The row that changed, if it is one.
+    #[inline]
+    pub fn row(&self) -> Option<NodeRow> {
+        match *self {
+            WorldChange::Pods(row, _) | WorldChange::Node(row) => Some(row),
+            WorldChange::NodeSet => None,
+        }
+    }
+}
+
 /// Length of the change log; an evaluation that is further behind is computed again.
 const LOG_LEN_MAX: usize = 1 << 16;
 

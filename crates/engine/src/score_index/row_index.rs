@@ -1,5 +1,7 @@
 //! The feasible rows of several combinations of keys by class and score, as if their counters counted no pod; or of one combination.
 
+use std::hint::black_box;
+
 use loadmaster_framework::incremental::{ClassKey, RowDependency, ScoreOutOfRange};
 use loadmaster_framework::topology_counter::TopologyCounterSet;
 use loadmaster_framework::world::WorldChange;
@@ -149,8 +151,8 @@ impl RowIndex {
 
     /// Finds the changes that may change a class or a score: all but those of the pods of a row that has its class and its score already.
     ///
-    /// An index that has not been used for a while is in no cache of the processor. The loads here do not wait for each other, because nothing
-    /// branches on what was read.
+    /// An index that has not been used for a while is in no cache of the processor. The positions of the rows are read first, in a loop that
+    /// does nothing else, so that as many reads as possible are under way at once; what follows branches on nothing that was read.
     #[inline(never)]
     fn find_effective(
         &mut self,
@@ -158,6 +160,8 @@ impl RowIndex {
         results: &RowResults,
         changes: &[WorldChange],
     ) {
+        let rows = changes.iter().filter_map(WorldChange::row);
+        black_box(rows.fold(0, |all, row| all ^ self.buckets.bucket(row)));
         self.effective.clear();
         self.effective.resize(changes.len(), 0);
         let mut n = 0;
