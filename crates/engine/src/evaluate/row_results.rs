@@ -138,11 +138,7 @@ impl RowResults {
 
     /// Computes these rows, one plugin after the other.
     #[inline(never)]
-    fn compute_listed(
-        &mut self,
-        cx: EvaluatorCx<'_>,
-        rows: impl Iterator<Item = NodeRow> + Clone,
-    ) {
+    fn compute_listed(&mut self, cx: EvaluatorCx<'_>, rows: impl Iterator<Item = NodeRow> + Clone) {
         // What was not used for a while is in no cache of the processor. A loop that does nothing but read has the most reads under way at once.
         black_box(rows.clone().fold(0, |all, row| all ^ self.of_row[row.index()]));
         self.changed.clear();
