@@ -68,7 +68,7 @@ fn amounts(amounts: Vec<wire::Amount>) -> Result<ResourceList> {
     amounts.into_iter().map(amount).collect()
 }
 
-fn time(time: Option<wire::Time>) -> Result<Option<Timestamp>> {
+pub(super) fn time(time: Option<wire::Time>) -> Result<Option<Timestamp>> {
     let Some(seconds) = time.and_then(|time| time.seconds) else { return Ok(None) };
     match seconds.checked_mul(1_000_000_000) {
         Some(nanos) => Ok(Some(Timestamp(nanos))),

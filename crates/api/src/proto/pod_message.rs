@@ -11,8 +11,8 @@ use prost::Message;
 use super::wire::{self, Field, Fields};
 use super::{ProtoError, convert, messages};
 use crate::interned_str::Str;
-use crate::meta::{Labels, ObjectMeta, OwnerReference};
-use crate::pod::Pod;
+use crate::meta::{Labels, ObjectMeta, OwnerReference, Timestamp};
+use crate::pod::{Pod, PodStatus};
 use crate::pod_spec::{InternedPodSpec, PodSpec};
 
 /// Decodes the message of a pod.
@@ -40,15 +40,39 @@ fn decode_parts(raw: &[u8]) -> Option<Pod> {
             return None;
         }
     }
-    let status = status.map(messages::PodStatus::decode).transpose().ok()?;
+    let status = decode_status(status.unwrap_or_default())?;
     KNOWN.with_borrow_mut(|known| {
         Some(Pod {
             metadata: known.metadata(metadata.unwrap_or_default())?,
             spec: known.spec(spec.unwrap_or_default())?,
-            status: convert::pod_status(status).ok()?,
+            status,
             extra: None,
         })
     })
+}
+
+/// The status, which of a pod that is not assigned most often has a phase and nothing else that is read.
+fn decode_status(raw: &[u8]) -> Option<PodStatus> {
+    let mut phase = "";
+    let mut fields = Fields(raw);
+    while let Some((number, field)) = fields.next().ok()? {
+        match (number, field) {
+            (1, Field::Bytes(bytes)) => phase = std::str::from_utf8(bytes).ok()?,
+            // The other fields of `messages::PodStatus`.
+            (1 | 2 | 7 | 8 | 10 | 11 | 19 | 20, _) => {
+                let message = messages::PodStatus::decode(raw).ok()?;
+                return convert::pod_status(Some(message)).ok();
+            }
+            _ => {}
+        }
+    }
+    Some(PodStatus { phase: Str::new(phase), ..PodStatus::default() })
+}
+
+/// A message that is a time; `None` if it occurs twice.
+fn decode_time(raw: &[u8], before: Option<Timestamp>) -> Option<Option<Timestamp>> {
+    let message = messages::Time::decode(raw).ok()?;
+    before.is_none().then(|| convert::time(Some(message)).ok()).flatten()
 }
 
 /// Number of bytes of the messages of one kind that a thread remembers before it starts over.
@@ -89,7 +113,7 @@ struct KnownParts {
     labels: Known<Labels>,
     owners: Known<Vec<OwnerReference>>,
     /// Scratch space: what is read of the message that is decoded now, in parts.
-    read: [Vec<u8>; 3],
+    read: [Vec<u8>; 2],
 }
 
 thread_local! {
@@ -101,22 +125,30 @@ impl KnownParts {
     fn metadata(&mut self, raw: &[u8]) -> Option<ObjectMeta> {
         let KnownParts { labels: known_labels, owners: known_owners, read, .. } = self;
         read.iter_mut().for_each(Vec::clear);
-        let [labels, owners, others] = read;
-        let (mut name, mut is_named_in_labels) = (&[][..], false);
+        let [labels, owners] = read;
+        let (mut name, mut namespace, mut uid) = ("", "", "");
+        let (mut is_named_in_labels, mut metadata) = (false, ObjectMeta::default());
         let mut fields = Fields(raw);
         while let Some((number, field, bytes)) = fields.next_with_bytes().ok()? {
+            // The fields of `messages::ObjectMeta`.
             match (number, field) {
+                (1, Field::Bytes(text)) => name = std::str::from_utf8(text).ok()?,
+                (3, Field::Bytes(text)) => namespace = std::str::from_utf8(text).ok()?,
+                (5, Field::Bytes(text)) => uid = std::str::from_utf8(text).ok()?,
+                (7, Field::Number(number)) => metadata.generation = number as i64,
+                (8, Field::Bytes(time)) => {
+                    metadata.creation_timestamp = decode_time(time, metadata.creation_timestamp)?;
+                }
+                (9, Field::Bytes(time)) => {
+                    metadata.deletion_timestamp = decode_time(time, metadata.deletion_timestamp)?;
+                }
                 (11, Field::Bytes(_)) => {
                     labels.extend_from_slice(bytes);
-                    is_named_in_labels |= !name.is_empty() && bytes.ends_with(name);
+                    is_named_in_labels |= !name.is_empty() && bytes.ends_with(name.as_bytes());
                 }
                 (13, Field::Bytes(_)) => owners.extend_from_slice(bytes),
-                // Annotations and managed fields.
-                (12 | 17, Field::Bytes(_)) => {}
-                _ => others.extend_from_slice(bytes),
-            }
-            if let (1, Field::Bytes(bytes)) = (number, field) {
-                name = bytes;
+                (1 | 3 | 5 | 7 | 8 | 9 | 11 | 13, _) => return None,
+                _ => {}
             }
         }
         let decode = |bytes: &[u8]| {
@@ -125,6 +157,9 @@ impl KnownParts {
         };
         let decode_labels = |bytes: &[u8]| decode(bytes).map(|it| it.labels);
         Some(ObjectMeta {
+            name: name.into(),
+            namespace: Str::new(namespace),
+            uid: uid.into(),
             // A label with the pod's name, such as those of a StatefulSet: no other pod has these labels.
             labels: match is_named_in_labels {
                 true => decode_labels(labels)?,
@@ -132,13 +167,13 @@ impl KnownParts {
             },
             owner_references: known_owners
                 .get(owners, |bytes| decode(bytes).map(|it| it.owner_references))?,
-            ..decode(others)?
+            ..metadata
         })
     }
 
     /// The spec; `None` if it is malformed.
     fn spec(&mut self, raw: &[u8]) -> Option<PodSpec> {
-        let [read, read_of_container, _] = &mut self.read;
+        let [read, read_of_container] = &mut self.read;
         read.clear();
         let node_name = copy_spec(raw, read, read_of_container)?;
         let shared = self.specs.get(read, |bytes| {
@@ -254,14 +289,20 @@ mod tests {
             field(1, &name),
             field(3, "shop"),
             field(5, format!("uid-{ordinal}")),
+            // generation: 2
+            vec![7 << 3, 2],
             field(8, [1 << 3, 17]),
+            if ordinal == 1 { field(9, [1 << 3, 99]) } else { Vec::new() },
             label("app", "db"),
             label("statefulset.kubernetes.io/pod-name", if ordinal == 0 { "" } else { &name }),
             field(12, [field(1, "note"), field(2, &token)].concat()),
             field(13, owner.concat()),
             field(17, field(1, "kube-controller-manager")),
         ];
-        let status = field(1, "Pending");
+        let mut status = [field(1, "Pending"), field(9, "Burstable")].concat();
+        if ordinal == 1 {
+            status.extend(field(2, [field(1, "PodScheduled"), field(2, "False")].concat()));
+        }
         [field(1, metadata.concat()), field(2, spec.concat()), field(3, status)].concat()
     }
 
@@ -275,12 +316,25 @@ mod tests {
 
     #[test]
     fn pods_are_decoded_as_a_whole_message_is() {
-        let raw = pod(0, "node-1");
-        assert!(check(&raw) && check(&[]));
-        // A part that occurs twice, of which the second has a field of its own.
-        assert!(check(&[&raw[..], &field(2, field(24, "high"))].concat()));
-        let n_decoded = decode_changed(&raw, 30_000, check);
-        assert!((3_000..27_000).contains(&n_decoded), "{n_decoded}");
+        assert!(check(&[]));
+        // The second is terminating, and has a condition.
+        for raw in [pod(0, "node-1"), pod(1, "")] {
+            assert!(check(&raw));
+            // A part that occurs twice, of which the second has a field of its own.
+            assert!(check(&[&raw[..], &field(2, field(24, "high"))].concat()));
+            let n_decoded = decode_changed(&raw, 20_000, check);
+            assert!((2_000..18_000).contains(&n_decoded), "{n_decoded}");
+        }
+    }
+
+    #[test]
+    fn fields_that_occur_twice() {
+        let twice = |field: Vec<u8>| [&field[..], &field[..]].concat();
+        let times = [field(8, [1 << 3, 17]), field(8, [])].concat();
+        for metadata in [times, twice(field(9, [1 << 3, 17])), twice(field(1, "a"))] {
+            assert!(check(&field(1, metadata)));
+        }
+        assert!(check(&field(3, [field(1, "Pending"), field(1, "Running")].concat())));
     }
 
     #[test]
