@@ -42,8 +42,7 @@ type WholeField<'a> = (u32, Field<'a>, &'a [u8]);
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// The next field with its bytes; None at the end. Inlined, as what it calls: pods are decoded in 0.9 times the time.
-    #[inline(always)]
+    /// The next field with its bytes; None at the end.
     pub(super) fn next_with_bytes(&mut self) -> Result<Option<WholeField<'a>>, FieldError> {
         let before = self.0;
         let field = self.next()?;
@@ -52,7 +51,6 @@ impl<'a> Fields<'a> {
     }
 
     /// The next field with its number; None at the end.
-    #[inline(always)]
     pub(super) fn next(&mut self) -> Result<Option<(u32, Field<'a>)>, FieldError> {
         if self.0.is_empty() {
             return Ok(None);
@@ -75,7 +73,7 @@ impl<'a> Fields<'a> {
         Ok(Some(((key >> 3) as u32, field)))
     }
 
-    #[inline(always)]
+    #[inline]
     fn number(&mut self) -> Result<u64, FieldError> {
         match *self.0 {
             [byte @ ..0x80, ref rest @ ..] => {
@@ -99,7 +97,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    #[inline(always)]
+    #[inline]
     fn take(&mut self, len: usize) -> Result<&'a [u8], FieldError> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or(FieldError::Truncated)?;
         self.0 = rest;
