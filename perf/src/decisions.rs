@@ -30,8 +30,8 @@ const DECISIONS_PER_CHANGE: u32 = 100;
 /// clustered pods took 13 to 20 % longer.
 const DECISIONS_PER_BATCH: u32 = 10_000;
 
-/// Before so many decisions and deletions their pods are read once more: a scheduler that keeps up decides about pods that it has just received,
-/// and those that were parsed up to 10,000 decisions before come from memory.
+/// Before so many decisions and deletions their pods are decoded, or, if they are parsed already, read once more: a scheduler that keeps up decides
+/// about pods that it has just received, and those that were parsed up to 10,000 decisions before come from memory.
 const STEPS_PER_GROUP: usize = 64;
 
 /// Pods whose decision is measured one by one at the end, each the first of its key.

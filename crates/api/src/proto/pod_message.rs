@@ -51,28 +51,30 @@ fn decode_parts(raw: &[u8]) -> Option<Pod> {
     })
 }
 
-/// The status, which of a pod that is not assigned most often has a phase and nothing else that is read.
+/// The status, which of a pod that is not assigned most often has two texts and nothing else that is read.
 fn decode_status(raw: &[u8]) -> Option<PodStatus> {
-    let mut phase = "";
+    let (mut phase, mut nominated_node_name) = ("", "");
     let mut fields = Fields(raw);
     while let Some((number, field)) = fields.next().ok()? {
         match (number, field) {
-            (1, Field::Bytes(bytes)) => phase = std::str::from_utf8(bytes).ok()?,
-            // The other fields of `messages::PodStatus`.
-            (1 | 2 | 7 | 8 | 10 | 11 | 19 | 20, _) => {
+            (1, Field::Bytes(bytes)) => phase = wire::text(bytes).ok()?,
+            (11, Field::Bytes(bytes)) => nominated_node_name = wire::text(bytes).ok()?,
+            // What is not read but always written: message, reason, addresses, QoS class, state of a resize, and observed generation.
+            (3..=6 | 9 | 14 | 17, _) => {}
+            _ => {
                 let message = messages::PodStatus::decode(raw).ok()?;
                 return convert::pod_status(Some(message)).ok();
             }
-            _ => {}
         }
     }
-    Some(PodStatus { phase: Str::new(phase), ..PodStatus::default() })
+    let [phase, nominated_node_name] = [phase, nominated_node_name].map(Str::new);
+    Some(PodStatus { phase, nominated_node_name, ..PodStatus::default() })
 }
 
-/// A message that is a time; `None` if it occurs twice.
-fn decode_time(raw: &[u8], before: Option<Timestamp>) -> Option<Option<Timestamp>> {
-    let message = messages::Time::decode(raw).ok()?;
-    before.is_none().then(|| convert::time(Some(message)).ok()).flatten()
+/// The time in this message, if there is one.
+fn decode_time(raw: Option<&[u8]>) -> Option<Option<Timestamp>> {
+    let message = raw.map(messages::Time::decode).transpose().ok()?;
+    convert::time(message).ok()
 }
 
 /// Number of bytes of the messages of one kind that a thread remembers before it starts over.
@@ -127,26 +129,24 @@ impl KnownParts {
         read.iter_mut().for_each(Vec::clear);
         let [labels, owners] = read;
         let (mut name, mut namespace, mut uid) = ("", "", "");
-        let (mut is_named_in_labels, mut metadata) = (false, ObjectMeta::default());
+        let (mut is_named_in_labels, mut generation) = (false, 0);
+        let (mut created, mut deleted) = (None, None);
         let mut fields = Fields(raw);
         while let Some((number, field, bytes)) = fields.next_with_bytes().ok()? {
             // The fields of `messages::ObjectMeta`.
             match (number, field) {
-                (1, Field::Bytes(text)) => name = std::str::from_utf8(text).ok()?,
-                (3, Field::Bytes(text)) => namespace = std::str::from_utf8(text).ok()?,
-                (5, Field::Bytes(text)) => uid = std::str::from_utf8(text).ok()?,
-                (7, Field::Number(number)) => metadata.generation = number as i64,
-                (8, Field::Bytes(time)) => {
-                    metadata.creation_timestamp = decode_time(time, metadata.creation_timestamp)?;
-                }
-                (9, Field::Bytes(time)) => {
-                    metadata.deletion_timestamp = decode_time(time, metadata.deletion_timestamp)?;
-                }
+                (1, Field::Bytes(bytes)) => name = wire::text(bytes).ok()?,
+                (3, Field::Bytes(bytes)) => namespace = wire::text(bytes).ok()?,
+                (5, Field::Bytes(bytes)) => uid = wire::text(bytes).ok()?,
+                (7, Field::Number(number)) => generation = number as i64,
+                (8, Field::Bytes(time)) if created.is_none() => created = Some(time),
+                (9, Field::Bytes(time)) if deleted.is_none() => deleted = Some(time),
                 (11, Field::Bytes(_)) => {
                     labels.extend_from_slice(bytes);
                     is_named_in_labels |= !name.is_empty() && bytes.ends_with(name.as_bytes());
                 }
                 (13, Field::Bytes(_)) => owners.extend_from_slice(bytes),
+                // Malformed, or a time that occurs twice.
                 (1 | 3 | 5 | 7 | 8 | 9 | 11 | 13, _) => return None,
                 _ => {}
             }
@@ -167,7 +167,9 @@ impl KnownParts {
             },
             owner_references: known_owners
                 .get(owners, |bytes| decode(bytes).map(|it| it.owner_references))?,
-            ..metadata
+            generation,
+            creation_timestamp: decode_time(created)?,
+            deletion_timestamp: decode_time(deleted)?,
         })
     }
 
@@ -201,7 +203,7 @@ fn copy_spec<'a>(
                 copy_container(container, read_of_container)?;
                 wire::put_message(number, read_of_container, read);
             }
-            (10, Field::Bytes(name)) => node_name = std::str::from_utf8(name).ok()?,
+            (10, Field::Bytes(name)) => node_name = wire::text(name).ok()?,
             (10, _) => return None,
             // The hostname and subdomain of a StatefulSet's pods.
             (16 | 17, _) => {}
@@ -228,7 +230,7 @@ fn is_read_volume(raw: &[u8]) -> Option<bool> {
     let mut is_read = false;
     while let Some(field) = fields.next().ok()? {
         match field {
-            (1, Field::Bytes(name)) => _ = std::str::from_utf8(name).ok()?,
+            (1, Field::Bytes(name)) => _ = wire::text(name).ok()?,
             (2, Field::Bytes(source)) => {
                 let mut sources = Fields(source);
                 // The sources of `messages::VolumeSource`.
@@ -299,7 +301,16 @@ mod tests {
             field(13, owner.concat()),
             field(17, field(1, "kube-controller-manager")),
         ];
-        let mut status = [field(1, "Pending"), field(9, "Burstable")].concat();
+        let mut status = [
+            field(1, "Pending"),
+            [3, 4, 5, 6].map(|number| field(number, "")).concat(),
+            field(9, "Burstable"),
+            field(11, node_name),
+            field(14, ""),
+            // observedGeneration: 0
+            vec![17 << 3 & 0x7f | 0x80, 1, 0],
+        ]
+        .concat();
         if ordinal == 1 {
             status.extend(field(2, [field(1, "PodScheduled"), field(2, "False")].concat()));
         }
@@ -335,6 +346,7 @@ mod tests {
             assert!(check(&field(1, metadata)));
         }
         assert!(check(&field(3, [field(1, "Pending"), field(1, "Running")].concat())));
+        assert!(check(&field(3, [field(11, "a"), field(11, "")].concat())));
     }
 
     #[test]

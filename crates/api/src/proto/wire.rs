@@ -112,8 +112,9 @@ pub(super) fn put_message(number: u32, message: &[u8], to: &mut Vec<u8>) {
     to.extend_from_slice(message);
 }
 
-fn text(bytes: &[u8]) -> Result<&str, ProtoError> {
-    std::str::from_utf8(bytes).map_err(|_| ProtoError::Malformed)
+/// The text of a field.
+pub(super) fn text(bytes: &[u8]) -> Result<&str, FieldError> {
+    std::str::from_utf8(bytes).map_err(|_| FieldError::Malformed)
 }
 
 /// An object as it is sent: its type and its message.
